@@ -24,7 +24,9 @@ def parameters_reach_the_run(out):
     ran = papermill("nbs/train.ipynb", out, *(a for name, value in want.items() for a in ("-p", name, value)))
     must(ran.returncode == 0, "papermill failed", ran)
     must(not errors(json.loads(out.read_text())), f"{out.name} holds an error", ran)
-    config = json.loads((ROOT / "runs" / want["run_name"] / "config.json").read_text())
+    path = ROOT / "runs" / want["run_name"] / "config.json"
+    must(path.exists(), f"-p did not reach the run: there is no runs/{want['run_name']}/config.json", ran)
+    config = json.loads(path.read_text())
     got = {name: config.get(name) for name in want}
     must(got == want, f"-p did not reach the run: asked for {want}, config.json has {got}", ran)
 

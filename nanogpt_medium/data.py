@@ -155,7 +155,7 @@ class TokenLoader:
     def state_dict(self): return dict(shard=self.shard, pos=self.pos, epoch=self.epoch)
     def load_state_dict(self, state): self._open(state["shard"], state["pos"]); self.epoch = state["epoch"]
 
-# %% ../nbs/00_data.ipynb #00_data-42
+# %% ../nbs/00_data.ipynb #00_data-44
 BYTE_EOT, BYTE_VOCAB = 256, 257   # the byte tokenizer: 256 byte values and one token that begins a document
 VAL_SHARE = 9                     # of every 256 paths, so many go to validation: about 3.5 %
 
@@ -177,7 +177,7 @@ def cut(name: str, text: bytes, size=2000) -> list[tuple[str, bytes]]:
 
 def path_hash(name: str) -> str: return hashlib.sha256(name.encode()).hexdigest()
 
-# %% ../nbs/00_data.ipynb #00_data-46
+# %% ../nbs/00_data.ipynb #00_data-48
 def encode_documents(documents) -> np.ndarray:
     "Byte tokens (uint16) of several texts, each beginning with `BYTE_EOT`."
     parts = [np.concatenate(([BYTE_EOT], np.frombuffer(text, np.uint8))).astype(np.uint16) for text in documents]

@@ -254,6 +254,7 @@ def train(config: Config) -> Result:
         return finish(run, c, data, model, val_loss, tokens, clock.stop(), device)
     finally: progress.close(); run.close()
 
+# %% ../nbs/07_trainer.ipynb #07_trainer-33
 def finish(run, c, data, model, val_loss, tokens, ms, device) -> Result:
     "Close the books: memory, bits per byte and `summary.json`, which marks a run as finished."
     allocated, reserved = peak_memory_mib(device)
