@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+SHORT = ("-p", "sample_tokens", 20, "-p", "val_tokens", 8192)
+
 def new_name(): return f"ci-{os.urandom(4).hex()}"
 
 def papermill(notebook, *args, cwd=ROOT):
@@ -21,7 +23,7 @@ def errors(nb): return [out for cell in nb["cells"] for out in cell.get("outputs
 
 def parameters_reach_the_run(out):
     want = dict(preset="tiny", num_iterations=20, val_loss_every=10, run_name=new_name())
-    ran = papermill("nbs/train.ipynb", out, *(a for name, value in want.items() for a in ("-p", name, value)))
+    ran = papermill("nbs/train.ipynb", out, *SHORT, *(a for name, value in want.items() for a in ("-p", name, value)))
     must(ran.returncode == 0, "papermill failed", ran)
     must(not errors(json.loads(out.read_text())), f"{out.name} holds an error", ran)
     path = ROOT / "runs" / want["run_name"] / "config.json"
@@ -37,13 +39,17 @@ def unknown_parameter_is_refused(out):
     must(re.search("did you mean '?cooldown_frac", ran.stderr), "the error does not name cooldown_frac", ran)
     must(not (ROOT / "runs" / name).exists(), "the run had begun before cooldown_fra was refused", ran)
 
-def without_output_path():
-    ran = papermill("train.ipynb", "-p", "num_iterations", 4, cwd=ROOT / "nbs")
+def staged_without_output_path():
+    name = new_name()
+    ran = papermill("train.ipynb", *SHORT, "-p", "preset", "tiny", "-p", "num_iterations", 6, "-p", "stages", "8-16-24-20", "-p", "run_name", name, cwd=ROOT / "nbs")
     must(ran.returncode == 0, "papermill failed", ran)
     must(ran.stdout.lstrip().startswith("{"), "standard output is not a notebook", ran)
     must(not errors(json.loads(ran.stdout)), "the notebook on standard output holds an error", ran)
+    log = (ROOT / "runs" / name / "log.txt").read_text()
+    batches = re.findall(r"^from step (\d+): ([\d,]+) tokens", log, re.M)
+    must(batches == [("0", "2,048"), ("2", "4,096"), ("4", "6,144")], f"the log does not show the growing batch: {batches}", ran)
 
 with tempfile.TemporaryDirectory() as tmp:
     parameters_reach_the_run(Path(tmp) / "out.ipynb")
     unknown_parameter_is_refused(Path(tmp) / "out.ipynb")
-without_output_path()
+staged_without_output_path()

@@ -145,7 +145,7 @@ PRESETS = {
     "record3": (record3 := dict(record4, num_iterations=7150, ns_coefficients="original")),
     "record2": dict(record3, num_iterations=7500, lr_floor=0.1, muon_weight_decay=0.0, head_lr=0.003, fp8_scales=(2**-1, 2**-5, 2**-29), val_seq_len=64 * 1024),
     "tiny": dict(train_files="", val_files="", repeat_data=True, vocab_size=BYTE_VOCAB, eot_id=BYTE_EOT, num_layers=6, model_dim=128, num_heads=2, max_window=512,
-                 batch_tokens=4096, train_seq_len=4096, val_seq_len=4096, val_tokens=98304, val_loss_every=150, num_iterations=450, head_lr=0.01, muon_lr=0.05),
+                 batch_tokens=4096, train_seq_len=4096, val_seq_len=4096, val_tokens=98304, val_loss_every=90, num_iterations=450, head_lr=0.01, muon_lr=0.05),
 }
 
 # %% ../nbs/06_config.ipynb #06_config-27
@@ -187,7 +187,7 @@ def load_config(path) -> Config:
 def describe(c: Config) -> str:
     "A table of all settings, values and meanings (Markdown); what differs from record 5 is in bold."
     rows = [(f.name, getattr(c, f.name), f) for f in fields(c)]
-    show = lambda v: ("%.6g" % v if isinstance(v, float) else ", ".join("%.6g" % x for x in v) if isinstance(v, tuple) else str(v))
+    show = lambda v: ("" if v in ((), []) else "%.6g" % v if isinstance(v, float) else ", ".join("%.6g" % x for x in v) if isinstance(v, tuple) else str(v))
     line = lambda name, v, f: f"| `{name}` | {'**' + show(v) + '**' if v != f.default and show(v) else show(v)} | {f.metadata['meaning']} |"
     return "\n".join(["| setting | value | meaning |", "|---|---|---|", *(line(*row) for row in rows)])
 

@@ -214,7 +214,7 @@ class Result:
 
 def require_finite(loss: float, what: str, step: int, run: RunFolder) -> float:
     if math.isfinite(loss): return loss
-    message = f"{what} is {loss} at step {step}; the log up to here is kept in runs/{run.path.name}. Lower the learning rates (muon_lr, embed_lr, head_lr, scalar_lr) or look at the data"
+    message = f"{what} is {loss} at step {step}; the log of run {run.path.name!r} is kept up to here. Lower the learning rates (muon_lr, embed_lr, head_lr, scalar_lr) or look at the data"
     run.say(message)
     raise FloatingPointError(message)
 
