@@ -105,7 +105,7 @@ def set_rates(optimizers, lr: float, momentum: float) -> None:
         group["lr"] = group["initial_lr"] * lr
         if "momentum" in group: group["momentum"] = momentum
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-18
+# %% ../nbs/07_trainer.ipynb #07_trainer-20
 def backward(model, inputs, targets, seq_len, window) -> torch.Tensor:
     "Add to the gradients those of the mean loss over the sequences in `inputs`, `targets` [n · seq_len]; → that loss, without a graph."
     n, total = len(inputs) // seq_len, 0.0
@@ -121,7 +121,7 @@ def evaluate(model, c: Config, val_files: str, window: int) -> float:
     model.eval(); loss = sum(float(model(*next(loader), window)) for _ in range(n)) / n; model.train()
     return loss
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-22
+# %% ../nbs/07_trainer.ipynb #07_trainer-24
 def bits_per_byte(loss: float, targets) -> float:
     "Bits per byte of a mean loss (nats per target) over `targets` (byte tokens; `BYTE_EOT` has no length)."
     targets = torch.as_tensor(targets)
@@ -133,7 +133,7 @@ def val_bits_per_byte(loss: float, c: Config, val_files: str) -> float | None:
     loader = TokenLoader(val_files, c.val_seq_len)
     return bits_per_byte(loss, torch.cat([next(loader)[1] for _ in range(c.val_tokens // c.val_seq_len)]))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-25
+# %% ../nbs/07_trainer.ipynb #07_trainer-27
 def machine(device, dtype) -> dict:
     "Kind of machine: what a reader needs to judge the speed, and nothing that names the machine."
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
@@ -147,7 +147,7 @@ def peak_memory_mib(device) -> tuple[int, int]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (2**20 if sys.platform == "darwin" else 2**10)
     return peak, peak
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-26
+# %% ../nbs/07_trainer.ipynb #07_trainer-28
 class RunFolder:
     "A new folder for one run. Raises `FileExistsError` where `run_name` was used before; an empty `run_name` gets one that was not."
     def __init__(self, c: Config):
@@ -170,7 +170,7 @@ def read_metrics(run_dir) -> tuple[list[dict], list[dict]]:
     with open(Path(run_dir) / "metrics.jsonl", encoding="utf-8") as f: records = [json.loads(line) for line in f]
     return [r for r in records if "loss" in r], [r for r in records if "val_loss" in r]
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-28
+# %% ../nbs/07_trainer.ipynb #07_trainer-30
 class Clock:
     "A stopwatch in milliseconds that waits for the device before it is read."
     def __init__(self, device): self.device, self.total, self.since = device, 0.0, None
@@ -181,7 +181,7 @@ class Clock:
         self.sync()
         return self.total + (0 if self.since is None else 1000 * (time.perf_counter() - self.since))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-29
+# %% ../nbs/07_trainer.ipynb #07_trainer-31
 class Progress:
     "One live line: a tqdm bar in a terminal, a single updated output in a notebook (so that the saved notebook holds its last state only)."
     def __init__(self, total: int):
@@ -201,7 +201,7 @@ class Progress:
         if self.handle: self.show()
         self.bar.close()
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-31
+# %% ../nbs/07_trainer.ipynb #07_trainer-33
 @dataclass
 class Result:
     "A finished run: last validation loss (nats per token), the same in bits per byte (None if tokens are not bytes), its folder, and the trained model."
@@ -218,7 +218,7 @@ def require_finite(loss: float, what: str, step: int, run: RunFolder) -> float:
     run.say(message)
     raise FloatingPointError(message)
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-32
+# %% ../nbs/07_trainer.ipynb #07_trainer-34
 def train(config: Config) -> Result:
     """Train as `config` says, in this process, and keep the record in its run folder.
 
@@ -254,7 +254,7 @@ def train(config: Config) -> Result:
         return finish(run, c, data, model, val_loss, tokens, clock.stop(), device)
     finally: progress.close(); run.close()
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-33
+# %% ../nbs/07_trainer.ipynb #07_trainer-35
 def finish(run, c, data, model, val_loss, tokens, ms, device) -> Result:
     "Close the books: memory, bits per byte and `summary.json`, which marks a run as finished."
     allocated, reserved = peak_memory_mib(device)
