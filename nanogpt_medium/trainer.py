@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .config import Config, save_config
 from .data import BYTE_EOT, BYTE_VOCAB, TokenLoader, build_corpus, check_tokens, project_root, require_steps, shard_files
@@ -190,7 +190,7 @@ class Progress:
         if hasattr(shell, "kernel"):
             from IPython.display import display
             self.handle = display({"text/plain": ""}, raw=True, display_id=True)
-        self.bar, self.shown = tqdm(total=total, unit="step", ncols=100, file=io.StringIO() if self.handle else sys.stderr), 0.0
+        self.bar, self.shown = tqdm(total=total, unit="step", ncols=100, ascii=False, file=io.StringIO() if self.handle else sys.stderr), 0.0
 
     def step(self, text: str, n=1):
         self.bar.set_postfix_str(text, refresh=False); self.bar.update(n)
