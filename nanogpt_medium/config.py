@@ -45,8 +45,9 @@ class RunKnobs:
     preset_reason: str = knob("", "why `auto` chose this preset")
     run_name: str = knob("", "folder of the run under runs_dir; empty: a new name from preset, date and time")
     runs_dir: str = knob("runs", "where runs are kept, relative to the project")
-    seed: int = knob(0, "seed of the initial weights", 0)
+    seed: int = knob(0, "seed of the initial weights", 0, 2**63 - 1)
     device: str = knob("auto", "where to train; auto: CUDA if there is one, else the CPU", choices=("auto", "cuda", "cpu"))
+    sample_tokens: int = knob(400, "length of the text that the trained model writes at the end", 0, 10**6)
     dtype: str = knob("auto", "type of activations; auto: bfloat16 where it is faster", choices=("auto", "bfloat16", "float32"))
 
 # %% ../nbs/06_config.ipynb #06_config-12
@@ -56,7 +57,7 @@ class DataKnobs:
     val_files: str = knob("data/fineweb10B/fineweb_val_*.bin", "pattern of the validation shards; empty: Python's standard library as bytes")
     repeat_data: bool = knob(False, "whether to start again when the shards are used up")
     vocab_size: int = knob(50257, "number of tokens", 2, 2**16)
-    eot_id: int = knob(50256, "token that begins a document", 0)
+    eot_id: int = knob(50256, "token that begins a document; the last one, if only vocab_size is given", 0)
     batch_tokens: int = knob(8 * 64 * 1024, "tokens per step, over all ranks", 1)
     train_seq_len: int = knob(64 * 1024, "tokens per training sequence", 1)
     val_seq_len: int = knob(256 * 1024, "tokens per validation sequence", 1)
@@ -75,7 +76,7 @@ class ModelKnobs:
 # %% ../nbs/06_config.ipynb #06_config-16
 @dataclass
 class ScheduleKnobs:
-    num_iterations: int = knob(6950, "training steps", 1)
+    num_iterations: int = knob(6950, "training steps", 1, 10**6)
     cooldown_frac: float = knob(0.6, "fraction of the steps in which the rate falls", 0, 1)
     lr_floor: float = knob(0.0, "rate at the end, as a fraction of the peak (with stages: of initial_lr)", 0, 1)
     cooldown_shape: str = knob("linear", "how the rate falls", choices=tuple(COOLDOWN_SHAPES))
@@ -122,7 +123,9 @@ def check_fits(c: Config) -> None:
     for ok, message in fits:
         if not ok: raise ValueError(message)
     lr_multiplier(0, c.num_iterations, c.cooldown_frac, c.lr_floor, c.cooldown_shape, c.lr_warmup_steps)
-    for s in run_schedule(c).stages:
+    try: stages = run_schedule(c).stages
+    except TypeError as e: raise ValueError(f"stages = {c.stages!r}: {e}; a stage has duration, batch_tokens and, if wanted, lr_mul, window_blocks, seq_len") from e
+    for s in stages:
         if s.seq_len % BLOCK or s.seq_len > c.train_seq_len: raise ValueError(f"seq_len {s.seq_len} of a stage must be a multiple of {BLOCK} and at most train_seq_len {c.train_seq_len}")
 
 # %% ../nbs/06_config.ipynb #06_config-23
@@ -155,6 +158,7 @@ def get_config(preset="auto", **overrides) -> Config:
     if preset == "auto": preset, reason = auto_preset()
     require_known("preset", preset, [*PRESETS, "auto"])
     for name in overrides: require_known("setting", name, [f.name for f in fields(Config)])
+    if "vocab_size" in overrides: overrides.setdefault("eot_id", coerce("vocab_size", overrides["vocab_size"], int) - 1)
     return Config(**{**PRESETS[preset], "preset": preset, "preset_reason": reason, **overrides})
 
 def require_known(what, name, known) -> None:
@@ -187,8 +191,8 @@ def load_config(path) -> Config:
 def describe(c: Config) -> str:
     "A table of all settings, values and meanings (Markdown); what differs from record 5 is in bold."
     rows = [(f.name, getattr(c, f.name), f) for f in fields(c)]
-    show = lambda v: ("" if v in ((), []) else "%.6g" % v if isinstance(v, float) else ", ".join("%.6g" % x for x in v) if isinstance(v, tuple) else str(v))
-    line = lambda name, v, f: f"| `{name}` | {'**' + show(v) + '**' if v != f.default and show(v) else show(v)} | {f.metadata['meaning']} |"
+    show = lambda v: ("–" if v in ("", (), []) else "%.6g" % v if isinstance(v, float) else ", ".join("%.6g" % x for x in v) if isinstance(v, tuple) else str(v))
+    line = lambda name, v, f: f"| `{name}` | {'**' + show(v) + '**' if show(v) != show(f.default) else show(v)} | {f.metadata['meaning']} |"
     return "\n".join(["| setting | value | meaning |", "|---|---|---|", *(line(*row) for row in rows)])
 
 # %% ../nbs/06_config.ipynb #06_config-38

@@ -8,7 +8,7 @@ __all__ = ['MAGIC', 'VERSION', 'HEADER_BYTES', 'BYTE_EOT', 'BYTE_VOCAB', 'VAL_SH
            'stdlib_files', 'cut', 'path_hash', 'encode_documents', 'decode_bytes', 'build_corpus']
 
 # %% ../nbs/00_data.ipynb #00_data-03
-import errno, glob, hashlib, json, os, sysconfig, tempfile
+import errno, glob, hashlib, json, os, shutil, sysconfig, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -80,7 +80,7 @@ def check_tokens(files, vocab_size: int) -> str:
     "A fingerprint (12 hex digits) of all tokens in `files`, in order. Raises `ValueError` if one is `vocab_size` or more."
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool: seen = list(pool.map(scan_shard, files))
     for path, (largest, _) in zip(files, seen):
-        if largest >= vocab_size: raise ValueError(f"{path}: token {largest} is not below vocab_size {vocab_size}; set vocab_size or use shards of the right tokenizer")
+        if largest >= vocab_size: raise ValueError(f"{path}: token {largest} is not below vocab_size {vocab_size}; use shards of the right tokenizer, or set vocab_size (and eot_id, the token that begins a document)")
     return hashlib.sha256("".join(digest for _, digest in seen).encode()).hexdigest()[:12]
 
 # %% ../nbs/00_data.ipynb #00_data-24
@@ -198,6 +198,8 @@ def build_corpus(data_dir=None) -> Path:
     folder = data_dir / f"python-stdlib-{digest[:12]}"
     if folder.is_dir(): return folder
     data_dir.mkdir(parents=True, exist_ok=True)
+    for left in data_dir.glob("building-*"):                                   # by a build that was killed; one that lives takes a second or two
+        if time.time() - left.stat().st_mtime > 60: shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=data_dir, prefix="building-") as tmp:
         made = Path(tmp) / "corpus"; made.mkdir()
         for name, tokens in shards.items(): write_shard(made / name, tokens)

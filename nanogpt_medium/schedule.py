@@ -225,8 +225,10 @@ def run_schedule(
     Raises ValueError as `TrainingSchedule` does, and for stages together with a shape or warm-up, which they do not have."""
     stages, extension = getattr(config, "stages", None), getattr(config, "extension_iterations", 0)
     if stages == STAGED:
-        named = staged_schedule(unit_tokens=config.batch_tokens // 16).stages[:4 if extension else 3]
-        stages = [replace(s, seq_len=gcd(s.batch_tokens, config.train_seq_len)) for s in named]
+        extension = extension or max(1, round(config.num_iterations * 15 / 1285))
+        stages = staged_schedule(unit_tokens=config.batch_tokens // 16).stages
+        seq_len = gcd(config.train_seq_len, *(s.batch_tokens for s in stages))
+        stages = [replace(s, seq_len=seq_len) for s in stages]
     if stages and (getattr(config, "cooldown_shape", "linear"), getattr(config, "lr_warmup_steps", 0)) != ("linear", 0):
         raise ValueError("a staged schedule cools down linearly and has no warm-up: leave cooldown_shape = 'linear' and lr_warmup_steps = 0")
     stages = [TrainingStage(**s) if isinstance(s, dict) else s for s in stages or [TrainingStage(1, config.batch_tokens)]]
