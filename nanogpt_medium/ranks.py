@@ -6,11 +6,12 @@
 __all__ = ['world_sizes', 'cpu_count', 'RankError', 'Ranks', 'join', 'Watch', 'launcher_line']
 
 # %% ../nbs/06a_ranks.ipynb #06a_ranks-03
-import os, signal, socket, threading
+import os, signal, socket, sys, threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from math import gcd
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -59,9 +60,13 @@ class Ranks:
 # %% ../nbs/06a_ranks.ipynb #06a_ranks-09
 @contextmanager
 def join(device: torch.device, timeout_s: float = 600):
-    "Join the job that torchrun's variables describe, or be alone; → `Ranks`. A rank that waits for another longer than `timeout_s` raises."
+    """Join the job that torchrun's variables describe, or be alone; → `Ranks`. A rank that waits for another longer than `timeout_s` raises.
+
+    Raises `ValueError` where torchrun may restart ranks but would keep one address book for all attempts (seen in PyTorch 2.13)."""
     env = lambda name, default: int(os.environ.get(name, default))
     if env("WORLD_SIZE", 1) == 1: yield Ranks(device); return
+    if env("TORCHELASTIC_MAX_RESTARTS", 0) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError("torchrun with --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment: without it, ranks that are started again may be told the addresses of those before them")
     ranks = Ranks(device, env("RANK", 0), env("WORLD_SIZE", 1), env("LOCAL_RANK", 0))
     if device.type == "cuda": ranks.device = torch.device("cuda", ranks.local_rank); torch.cuda.set_device(ranks.device)
     else: torch.set_num_threads(max(1, cpu_count() // env("LOCAL_WORLD_SIZE", 1)))
@@ -72,9 +77,10 @@ def join(device: torch.device, timeout_s: float = 600):
 # %% ../nbs/06a_ranks.ipynb #06a_ranks-18
 class Watch:
     "While entered, keeps in `reason` what asked this process to stop (None: nothing did). Signals are watched in the main thread only."
-    def __init__(self): self.reason, self.old, self.done = None, {}, threading.Event()
+    def __init__(self): self.reason, self.old, self.done, self.poller = None, {}, threading.Event(), sys.modules.get("ipykernel.parentpoller")
 
     def __enter__(self):
+        if self.poller: self.poller.os = SimpleNamespace(getppid=os.getppid, _exit=lambda code: (self.done.wait(), os._exit(code)))
         if threading.current_thread() is threading.main_thread():
             self.old = {s: signal.signal(s, self.on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
         threading.Thread(target=self.watch_parent, args=(os.getppid(),), daemon=True).start()
@@ -83,6 +89,7 @@ class Watch:
 
     def __exit__(self, *_):
         self.done.set()
+        if self.poller: self.poller.os = os
         for s, handler in self.old.items(): signal.signal(s, handler)
 
     def on_signal(self, number, frame):

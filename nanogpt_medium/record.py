@@ -95,17 +95,16 @@ class Clock:
 # %% ../nbs/06c_record.ipynb #06c_record-14
 class Progress:
     "One live line: a tqdm bar in a terminal, a single updated output in a notebook (so that the saved notebook holds its last state only)."
-    def __init__(self, total: int, shown=True):
+    def __init__(self, total: int, start=0, shown=True):
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
         self.handle = None
         if shown and hasattr(shell, "kernel"):
             from IPython.display import display
             self.handle = display({"text/plain": ""}, raw=True, display_id=True)
-        self.bar, self.last = tqdm(total=total, unit="step", ncols=100, ascii=False, disable=not shown, file=io.StringIO() if self.handle else sys.stderr), 0.0
+        self.bar, self.last = tqdm(total=total, initial=start, unit="step", ncols=100, ascii=False, disable=not shown, file=io.StringIO() if self.handle else sys.stderr), 0.0
 
     def at(self, step: int, text: str):
         "Show that `step` steps are done, and `text` (losses)."
-        if self.bar.n == 0 and step > 1: self.bar.initial = step             # resumed: the rate is that of the steps made now
         self.bar.set_postfix_str(text, refresh=False); self.bar.update(step - self.bar.n)
         if self.handle and time.perf_counter() - self.last > 0.5: self.show()
 

@@ -323,7 +323,7 @@ def open_run(c: Config, resume: bool, ranks: Ranks, data: RunData, watch: Watch)
     state = new_state(c, ranks, data, saved["step"])
     if checkpoint: state.load_state_dict(saved)
     log = RunLog(path if ranks.rank == 0 else None, saved["positions"] if resume else None)
-    return Run(c, ranks, watch, data, path, state, log, Progress(c.num_iterations, shown=ranks.rank == 0))
+    return Run(c, ranks, watch, data, path, state, log, Progress(c.num_iterations, state.step, shown=ranks.rank == 0))
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-40
 def train(config: Config) -> Result:
@@ -391,7 +391,7 @@ def read_result(run_dir, device="cpu") -> Result:
     run_dir, device = Path(run_dir), torch.device(device); summary = json.loads((run_dir / "summary.json").read_text())
     return Result(summary["val_loss"], summary["bits_per_byte"], run_dir, load_config(run_dir / "config.json"), load_model(checkpoints(run_dir / "checkpoints")[-1], device), summary["tokens_per_second"])
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-60
+# %% ../nbs/07_trainer.ipynb #07_trainer-61
 def ranks_for(c: Config, nproc=None) -> int:
     "Number of processes for `c` on this machine. Raises `ValueError` where so many cannot share the work or have no GPU."
     gpus = torch.cuda.device_count() if pick_device(c).type == "cuda" else 0
@@ -408,7 +408,7 @@ def launch(config: Config, nproc=None) -> Result:
     if path.exists() and not c.resume: raise taken(path)
     with tempfile.TemporaryDirectory() as tmp, launcher_line() as port, Watch() as watch:
         save_config(c, Path(tmp) / "config.json")
-        env = os.environ | dict(NANOGPT_LAUNCHER=str(port), OMP_NUM_THREADS=str(max(1, cpu_count() // n)))
+        env = os.environ | dict(NANOGPT_LAUNCHER=str(port), TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1", OMP_NUM_THREADS=str(max(1, cpu_count() // n)))
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", f"--max-restarts={c.max_restarts}", "--log-dir", f"{tmp}/logs", "--redirects=3", "-m", "nanogpt_medium.trainer", f"{tmp}/config.json"]
         with open(f"{tmp}/stderr", "w") as err: job = subprocess.Popen(command, env=env, stdout=err, stderr=err, start_new_session=True)
         try: follow(job, c, path, watch, Path(tmp))
@@ -418,7 +418,7 @@ def launch(config: Config, nproc=None) -> Result:
         if job.returncode: raise RuntimeError(failure(Path(tmp)) + f"\nThe run {c.run_name!r} can go on from its newest checkpoint, if it has one, with resume=True.")
     return read_result(path, pick_device(c))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-61
+# %% ../nbs/07_trainer.ipynb #07_trainer-62
 LASTING = ("ValueError", "FloatingPointError", "FileNotFoundError", "FileExistsError")   # errors that would only come again
 
 def errors(tmp: Path) -> list[tuple[str, str, str]]:
@@ -440,7 +440,7 @@ def last_line(path: Path) -> str:
 
 def follow(job, c: Config, path: Path, watch: Watch, tmp: Path) -> None:
     "Show the progress of `job` until it ends; end it when this process is asked to stop or when restarts would not help."
-    progress, told = Progress(c.num_iterations), False
+    progress, told = Progress(c.num_iterations, len(read_metrics(path)[0]) if path.exists() else 0), False
     while job.poll() is None:
         time.sleep(0.3)
         if not told and (watch.reason or any(m.startswith(LASTING) for _, m, _ in errors(tmp))): job.terminate(); told = True
@@ -449,7 +449,7 @@ def follow(job, c: Config, path: Path, watch: Watch, tmp: Path) -> None:
             progress.at(last["step"] + 1, f"loss {last['loss']:.3f}" + (f", val_loss {validation[-1]['val_loss']:.3f}" if validation else ""))
     progress.close()
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-63
+# %% ../nbs/07_trainer.ipynb #07_trainer-64
 @record
 def main() -> None:
     "Train as the JSON file named on the command line says."
@@ -457,5 +457,5 @@ def main() -> None:
     try: train(load_config(sys.argv[1]))
     except Stopped as e: print(e, file=sys.stderr); sys.exit(e.exit_code())
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-64
+# %% ../nbs/07_trainer.ipynb #07_trainer-65
 if __name__ == "__main__" and "__file__" in globals(): main()      # as a module, not in the notebook
