@@ -46,16 +46,17 @@ class Run:
 
     @property
     def state(self) -> str:
-        "In words: complete, stopped, diverged, or of unknown length"
+        "In words: complete, unfinished, diverged, or of unknown length"
         for step, loss in zip(self.steps, self.val_loss):
-            if not math.isfinite(loss): return f"diverged: its loss is {loss} at step {step}"
+            if not math.isfinite(loss): return f"diverged, with a loss of {loss} at step {step}"
         if self.num_iterations is None: return f"of unknown length, last seen at step {self.last_step}"
-        return "complete" if self.complete else f"stopped at step {self.last_step} of {self.num_iterations}"
+        if self.complete: return "complete"
+        return f"unfinished at step {self.last_step} of {self.num_iterations}" + (", which was not validated" if self.last_step == self.num_iterations else "")
 
     @property
     def final_loss(self) -> float:
         "The last validation loss. Raises `ValueError` for a run without an end."
-        if self.complete is False or not self.val_loss: raise ValueError(f"run {self.name!r} has no final loss: it {self.state}; leave it out, or let it finish")
+        if self.complete is False or not self.val_loss: raise ValueError(f"run {self.name!r} has no final loss: {self.state}; let it finish, or leave it out")
         return self.val_loss[-1]
 
 # %% ../nbs/08_runs.ipynb #08_runs-10
@@ -81,14 +82,16 @@ def read_log(path) -> Run:
     path = Path(path); folder = path if path.is_dir() else None; log = path / "log.txt" if folder else path
     if folder and not log.is_file():
         inside = sorted(p.parent.name for p in folder.glob("*/log.txt"))
-        raise FileNotFoundError(f"{folder} holds no log.txt, so it is no run folder" + (f"; it holds run folders, give one of them: {', '.join(inside[:5])}" if inside else ""))
+        hint = f"; it holds run folders, give one of them: {', '.join(inside[:5])}" if inside else ""
+        raise FileNotFoundError(f"{folder} holds no log.txt, so it is no run folder{hint}")
     run = Run((log.resolve().parent if log.name == "log.txt" else log.with_suffix("")).name)
     with open(log, encoding="utf-8-sig", errors="replace") as f:
         if "\0" in f.read(4096): raise ValueError(f"{log} is not text, so it is no log of a run")
         f.seek(0); run.last_step = -1
         for line in f: _add(run, line.strip())
     if run.last_step < 0:
-        why = "is empty" if log.stat().st_size == 0 else "is no log of a run, or of one that never took a step: no line looks like step:125/6950 val_loss:4.5197 train_time:27905ms step_avg:223.24ms"
+        why = ("is empty" if log.stat().st_size == 0 else "is no log of a run, or of one that never took a step: "
+               "no line looks like step:125/6950 val_loss:4.5197 train_time:27905ms step_avg:223.24ms")
         raise ValueError(f"{log} {why}")
     return _add_folder(run, folder) if folder else run
 
@@ -177,8 +180,8 @@ def summarize(losses, target) -> Summary:
     m, sd = mean(x), stdev(x) if n > 1 else math.nan
     se = sd / math.sqrt(n)
     t = (m - target) / se if se else math.copysign(math.inf, m - target) if m != target else math.nan   # equal losses: the limits
-    return Summary(n, m, sd, min(x), max(x), t, float(stats.t.cdf(t, n - 1)) if n > 1 else math.nan, m + float(stats.t.ppf(0.95, n - 1)) * se if n > 1 else math.nan,
-                   sum(v < target for v in x) / n, target)
+    p, upper = (float(stats.t.cdf(t, n - 1)), m + float(stats.t.ppf(0.95, n - 1)) * se) if n > 1 else (math.nan, math.nan)
+    return Summary(n, m, sd, min(x), max(x), t, p, upper, sum(v < target for v in x) / n, target)
 
 # %% ../nbs/08_runs.ipynb #08_runs-40
 ALPHA = 0.01   # the track's rule: p < 0.01 that the mean is below the target
@@ -190,11 +193,15 @@ def sentence(s: Summary) -> str:
     side = "below" if s.mean < s.target else "not below"
     if s.n == 1: return f"One run ended at {s.mean:.4f}, {side} {s.target:g}. It has no spread, so nothing is said about the mean of such runs; run more."
     if s.sd == 0:
-        return (f"All {s.n} runs ended at {s.mean:.4f}, {side} {s.target:g}. Without any spread the t-test has nothing to go by (t is {s.t}), and p = {s.p:g} is no evidence: "
-                "are they different runs, and do the losses have enough digits?")
+        return (f"{s.n} runs all ended at {s.mean:.4f}, {side} {s.target:g}. Without any spread the t-test has nothing to go by (t is {s.t}), "
+                f"and p = {s.p:g} is no evidence: are they different runs, and do the losses have enough digits?")
     head = f"{s.n} runs: mean {s.mean:.4f}, sd {s.sd:.4f}, from {s.min:.4f} to {s.max:.4f}."
-    if s.p < ALPHA: said = f"Their mean is below {s.target:g} with p = {s.p:.2g} (t = {s.t:.2f}), and with 95 % confidence the mean of all such runs is at most {s.upper_bound:.4f}."
-    elif s.mean < s.target: said = f"Their mean is below {s.target:g}, but with p = {s.p:.2g} it is not shown that the mean of all such runs is; that would need p < {ALPHA:g}."
+    if s.p < ALPHA:
+        said = (f"Their mean is below {s.target:g} with p = {s.p:.2g} (t = {s.t:.2f}), "
+                f"and with 95 % confidence the mean of all such runs is at most {s.upper_bound:.4f}.")
+    elif s.mean < s.target:
+        said = (f"Their mean is below {s.target:g}, but with p = {s.p:.2g} it is not shown that the mean of all such runs is; "
+                f"that would need p < {ALPHA:g}.")
     else: said = f"Their mean is not below {s.target:g} (p = {s.p:.2g})."
     return f"{head} {said} {singles}"
 
@@ -223,7 +230,8 @@ def power(n: int, effect: float, alpha: float = ALPHA, arms: int = 1) -> float:
 
     One-sided: for a two-sided p give half of it. For pairs, take one arm and the standard deviation of the differences."""
     from scipy import stats
-    if not (effect > 0 and 0 < alpha < 1 and n >= 2 and arms in (1, 2)): raise ValueError(f"n = {n}, effect = {effect}, alpha = {alpha}, arms = {arms}: give n ≥ 2, effect > 0, 0 < alpha < 1, and 1 or 2 arms")
+    if not (effect > 0 and 0 < alpha < 1 and n >= 2 and arms in (1, 2)):
+        raise ValueError(f"n = {n}, effect = {effect}, alpha = {alpha}, arms = {arms}: give n ≥ 2, effect > 0, 0 < alpha < 1, and 1 or 2 arms")
     df = arms * (n - 1)
     return float(stats.nct.sf(stats.t.isf(alpha, df), df, effect * math.sqrt(n / arms)))
 
@@ -249,13 +257,16 @@ class Comparison:
 
     def __str__(self):
         (a, b), (ma, mb) = self.names, self.means
-        head = f"{a} ended at {ma:.4f} and {b} at {mb:.4f} on average ({self.n[0]} pairs of one seed each)." if self.paired else f"{a} ended at {ma:.4f} ({self.n[0]} runs) and {b} at {mb:.4f} ({self.n[1]} runs) on average."
+        head = (f"{a} ended at {ma:.4f} and {b} at {mb:.4f} on average ({self.n[0]} pairs of one seed each)." if self.paired else
+                f"{a} ended at {ma:.4f} ({self.n[0]} runs) and {b} at {mb:.4f} ({self.n[1]} runs) on average.")
         if math.isnan(self.p):
-            why = "every pair differs by the same amount" if self.paired and self.n[0] > 1 else "there is only one pair" if self.paired else "an arm has a single run" if min(self.n) < 2 else "no arm has any spread"
+            single, equal = ("there is only one pair", "every pair differs by the same amount") if self.paired else ("an arm has a single run", "no arm has any spread")
+            why = single if min(self.n) < 2 else equal
             return f"{head} The difference is {self.difference:+.4f}; {why}, so nothing is said about chance."
         test = "paired t-test" if self.paired else "Welch's test"
         interval = f"95 % interval {self.low:+.4f} to {self.high:+.4f}, p = {self.p:.2g}, {test}"
-        if self.low <= 0 <= self.high: return f"{head} No difference is shown: {self.difference:+.4f} ({interval}). That is not to say that there is none, only that it lies in that interval."
+        if self.low <= 0 <= self.high:
+            return f"{head} No difference is shown: {self.difference:+.4f} ({interval}). That is not to say that there is none, only that it lies in that interval."
         return f"{head} {b} ends {'lower' if self.difference < 0 else 'higher'} by {abs(self.difference):.4f} ({interval})."
 
 # %% ../nbs/08_runs.ipynb #08_runs-58
@@ -315,7 +326,7 @@ FREE = {"preset", "preset_reason", "run_name", "runs_dir", "seed", "device", "sa
 def _same(runs, what, values) -> tuple:
     "(whether `values`, one per run, are the same; why). None where one is missing and the others agree."
     known = {json.dumps(v) for v in values if v is not None}
-    if len(known) > 1: return False, f"{len(known)} different {what} among {len(runs)} runs: {', '.join(sorted(known)[:3])}"
+    if len(known) > 1: return False, f"{len(known)} different {what} among {len(runs)} runs: {', '.join(sorted(known)[:5])}"
     missing = sum(v is None for v in values)
     return (None, f"{missing} of {len(runs)} log(s) do not name their {what}") if missing else (True, f"{known.pop()} in all {len(runs)} run(s)")
 
@@ -342,7 +353,7 @@ def record_check(logs, target=TARGET, alpha=ALPHA) -> RecordCheck:
 
     That the tokens they share are FineWeb's own is for the source of the data to say."""
     runs = read_runs(logs)
-    unfinished = [f"{r.name!r} {r.state}" for r in runs if not r.complete or not all(map(math.isfinite, r.val_loss))]
+    unfinished = [f"{r.name!r} is {r.state}" for r in runs if not r.complete or not all(map(math.isfinite, r.val_loss))]
     curves = [(tuple(r.val_loss), tuple(r.train_time)) for r in runs]
     told = all(r.complete is not None for r in runs)
     s = None if unfinished else summarize([r.final_loss for r in runs], target)
