@@ -24,6 +24,6 @@ setup(
     packages=[package],
     package_data={package: ["*.csv", "*.json"]},
     install_requires=cfg["requirements"].split(),
-    extras_require={"dev": cfg["dev_requirements"].split()},
+    extras_require={"data": cfg["data_requirements"].split(), "dev": (cfg["data_requirements"] + cfg["dev_requirements"]).split()},
     entry_points={"nbdev": [f"{cfg['lib_name']}={package}._modidx:d"]},
 )

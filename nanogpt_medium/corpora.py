@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import islice, repeat
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -59,15 +59,18 @@ def fetch(names, folder, at_once=4) -> list[str]:
     """Fetch those FineWeb shards `names` that are not whole in `folder`, `at_once` at a time; → the names fetched.
 
     Raises `ImportError` without huggingface_hub, `ConnectionError` where one cannot be had, `ValueError` for one that arrives damaged."""
-    folder = Path(folder); partly = folder / ".fetching"
+    folder, stop = Path(folder), Event(); partly = folder / ".fetching"
+    def count(n):
+        if stop.is_set(): raise InterruptedError("stopped with the other transfers")
+        bar.update(n)
     with alone_in(folder):
         wanted = [name for name in names if not whole(folder / name)]
         with tqdm(unit="B", unit_scale=True, disable=None) as bar, ThreadPoolExecutor(at_once) as pool:
-            tasks = {pool.submit(fetch_one, name, folder, partly, bar): name for name in wanted}
+            tasks = {pool.submit(fetch_one, name, folder, partly, count): name for name in wanted}
             try:
                 for done, task in enumerate(as_completed(tasks), 1): task.result(); bar.set_description(f"{done} of {len(wanted)} shards")
             except BaseException as e:
-                pool.shutdown(wait=False, cancel_futures=True)
+                stop.set(); pool.shutdown(wait=False, cancel_futures=True)
                 if isinstance(e, ConnectionError): raise ConnectionError(by_hand(wanted, folder, e)) from e
                 raise
         shutil.rmtree(partly, ignore_errors=True)
@@ -80,13 +83,13 @@ def whole(path) -> bool:
     except ValueError as e: print(f"will be replaced: {e}", file=sys.stderr); return False
 
 # %% ../nbs/06a_corpora.ipynb #06a_corpora-11
-def fetch_one(name, folder, partly, bar) -> None:
-    "Bring the FineWeb shard `name` into `folder` by way of the folder `partly`, telling `bar` of its bytes."
+def fetch_one(name, folder, partly, count) -> None:
+    "Bring the FineWeb shard `name` into `folder` by way of the folder `partly`; `count` is called with the number of bytes that have come."
     try: from huggingface_hub import hf_hub_download
     except ImportError as e: raise ImportError("fetching FineWeb needs huggingface_hub; install it with: pip install -e '.[data]'") from e
     class Share(tqdm):   # hub's bar for one file, which shows nothing and hands on what it counts
         def __init__(self, *args, **kwargs): super().__init__(disable=True)
-        def update(self, n=1): bar.update(n)
+        def update(self, n=1): count(n)
     try: got = hf_hub_download(FINEWEB, name, repo_type="dataset", local_dir=partly, tqdm_class=Share)
     except Exception as e: raise ConnectionError(f"{name}: {type(e).__name__}: {e}") from e   # hub has many kinds of errors, and its HTTP client others
     try: shard_size(got)
