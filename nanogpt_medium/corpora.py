@@ -196,12 +196,12 @@ TOKENIZERS = {"bytes": (encode_bytes, BYTE_VOCAB), "gpt2": (encode_gpt2, GPT2_EO
 
 # %% ../nbs/06a_corpora.ipynb #06a_corpora-31
 def tokenize(batch, tokenizer, field) -> list[tuple[int, str, np.ndarray]]:
-    "[(number, split, tokens)] of a batch [(number, split, `Document`)]; a text without content has no tokens. Raises `ValueError` for what is no UTF-8, if the tokenizer needs it."
+    "[(number, split, tokens)] of a batch [(number, split, `Document`)]; a text without content has no tokens. Raises `ValueError` for what is not UTF-8, if the tokenizer needs it."
     encode, out = TOKENIZERS[tokenizer][0], []
     for number, split, document in batch:
         text = text_of(document, field)
         try: out.append((number, split, encode(text) if text.strip() else np.empty(0, np.uint16)))
-        except UnicodeDecodeError as e: raise ValueError(f"{document.origin}: no UTF-8 ({e}); convert the file, or use --tokenizer bytes") from e
+        except UnicodeDecodeError as e: raise ValueError(f"{document.origin}: not UTF-8 ({e}); convert the file, or use --tokenizer bytes") from e
     return out
 
 def decode(tokens, tokenizer) -> str:
@@ -350,7 +350,9 @@ def training_line(into, about, preset="tiny") -> str:
 # %% ../nbs/06a_corpora.ipynb #06a_corpora-58
 def convert_text(inputs, into, preset="tiny", tokenizer="bytes", workers=None, **settings) -> None:
     "The command `text`: `convert`, and what to do next. Bytes are encoded faster than they are handed to another process, so only GPT-2 uses all cores by itself."
-    about = convert(inputs, into, tokenizer, workers=workers or (os.cpu_count() if tokenizer == "gpt2" else 1), **settings)
+    get_config(preset)                                                                # fails before the work if there is none
+    if workers is None: workers = os.cpu_count() if tokenizer == "gpt2" else 1
+    about = convert(inputs, into, tokenizer, workers=workers, **settings)
     for split in ("train", "val"):
         sizes = [n for name, n in about["tokens"].items() if name.startswith(split)]; print(f"{split}: {sum(sizes):,} tokens in {len(sizes)} shard(s)")
     print(f"train on it with:\n\n    {training_line(into, about, preset)}\n")
@@ -378,7 +380,7 @@ def parser() -> argparse.ArgumentParser:
     add("--preset", default="record5", help="whose shards"); add("-p", nargs=2, metavar=("NAME", "VALUE"), action="append", dest="settings", default=[], help="a setting of the run, as for papermill")
     add("--into", help="folder (none: data/fineweb10B of the project)"); add("--at-once", type=int, default=4, help="transfers at a time")
     add = command("text", convert_text, "convert files and folders of text, .jsonl or .parquet into shards")
-    add("inputs", nargs="+"); add("--into", required=True, help="folder of the shards; only ever filled from one input"); add("--tokenizer", choices=TOKENIZERS, default="bytes", help="bytes needs no download")
+    add("inputs", nargs="+"); add("--into", required=True, default=argparse.SUPPRESS, help="folder of the shards; only ever filled from one input"); add("--tokenizer", choices=TOKENIZERS, default="bytes", help="bytes needs no download")
     add("--field", default="text", help="field of JSON lines, column of parquet"); add("--shard-tokens", type=int, default=100_000_000, help="tokens in a shard")
     add("--val-share", type=float, default=0.02, help="fraction of the documents for validation"); add("--cut-bytes", type=int, default=20_000, help="longer text files are cut into documents of about so many bytes")
     add("--workers", type=int, help="processes that encode (none: 1 for bytes, as many as cores for gpt2)"); add("--preset", default="tiny", help="for the command that is printed at the end")
