@@ -74,7 +74,7 @@ def cooldown_start(
     p, q = _parts("cooldown_frac", cooldown_frac)
     return -(-N * (q - p) // q)
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-53
+# %% ../nbs/05_schedule.ipynb #05_schedule-50
 def window_blocks(
     step:int, # 0 … `num_iterations`
     num_iterations:int, # optimizer steps of the run, N
@@ -89,7 +89,7 @@ def window_blocks(
     if max_window < 1 or block_size < 1: raise ValueError(f"max_window = {max_window}, block_size = {block_size}: both are at least 1 token")
     return max(1, -(-max_window * s // (N * block_size)))
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-60
+# %% ../nbs/05_schedule.ipynb #05_schedule-57
 def muon_momentum(
     step:int, # any step from 0 on
     warmup_steps:int=300, # steps until `end` is reached; 0 means `end` from the start
@@ -102,7 +102,7 @@ def muon_momentum(
     t = step / warmup_steps
     return (1 - t) * start + t * end
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-64
+# %% ../nbs/05_schedule.ipynb #05_schedule-61
 @dataclass(frozen=True)
 class TrainingStage:
     "One stage of a `TrainingSchedule`. Raises ValueError for a value that no run could use."
@@ -129,7 +129,7 @@ class TrainingStage:
         if self.seq_len is None: raise ValueError(f"seq_len is not set in {self}: give it to the stage, or take the stage from `run_schedule`")
         return self.batch_tokens // self.seq_len
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-67
+# %% ../nbs/05_schedule.ipynb #05_schedule-64
 @dataclass
 class TrainingSchedule:
     """Stages, a linear cooldown to an absolute floor, and an extension: the last stage, if its duration is None.
@@ -170,7 +170,7 @@ class TrainingSchedule:
         t = min(1.0, (step - self.cd_start) / (S - self.cd_start))
         return lr * (1 - t) + self.lr_floor * t
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-69
+# %% ../nbs/05_schedule.ipynb #05_schedule-66
 def staged_schedule(
     cooldown_frac:float=0.80, # 0.4 and 0.6 give its ancestors
     lr_floor:float=0.30, # in units of `initial_lr`
@@ -182,7 +182,7 @@ def staged_schedule(
     stages = [TrainingStage(1 / 3, units * unit_tokens, lr_mul) for units, lr_mul in ((8, 1.0), (16, 1.52), (24, 1.73))]
     return TrainingSchedule([*stages, TrainingStage(None, 20 * unit_tokens)], scheduled_iterations, extension_iterations, cooldown_frac, lr_floor)
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-87
+# %% ../nbs/05_schedule.ipynb #05_schedule-84
 def tokens_seen(
     step:int, # 0 … N
     schedule:TrainingSchedule,
@@ -191,7 +191,7 @@ def tokens_seen(
     s, _ = _inside(step, schedule.num_iterations)
     return sum(stage.batch_tokens * max(0, min(s, end) - start) for stage, (start, end) in zip(schedule.stages, schedule.boundaries))
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-90
+# %% ../nbs/05_schedule.ipynb #05_schedule-87
 def shards_needed(
     schedule:TrainingSchedule,
     shard_tokens:int=100_000_000, # tokens in each shard; FineWeb's default
@@ -203,7 +203,7 @@ def shards_needed(
     batches = (schedule.lookup(step)[0].batch_tokens for step in range(schedule.num_iterations))
     return 1 + max(shard for shard, _ in walk(repeat(shard_tokens), batches))
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-93
+# %% ../nbs/05_schedule.ipynb #05_schedule-90
 def stage_window(
     step:int, # 0 … N
     schedule:TrainingSchedule,
@@ -214,7 +214,7 @@ def stage_window(
     fixed, S = schedule.lookup(step)[0].window_blocks, schedule.scheduled_iterations
     return fixed or window_blocks(min(step, S), S, max_window, block_size)
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-96
+# %% ../nbs/05_schedule.ipynb #05_schedule-93
 STAGED = "8-16-24-20"   # the stages of `staged_schedule`, as a setting
 
 def run_schedule(
@@ -235,7 +235,7 @@ def run_schedule(
     stages = [replace(s, seq_len=s.seq_len or config.train_seq_len) for s in stages]
     return TrainingSchedule(stages, config.num_iterations - extension, extension, config.cooldown_frac, config.lr_floor)
 
-# %% ../nbs/05_schedule.ipynb #05_schedule-99
+# %% ../nbs/05_schedule.ipynb #05_schedule-96
 def lr_lambda(
     config, # has `num_iterations`, `cooldown_frac`, `lr_floor`; may have `cooldown_shape`, `lr_warmup_steps`, `stages` (see `run_schedule`)
 ): # function of the step, for `torch.optim.lr_scheduler.LambdaLR`
