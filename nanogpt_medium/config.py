@@ -51,6 +51,7 @@ class RunKnobs:
     dtype: str = knob("auto", "type of activations; auto: bfloat16 where it is faster", choices=("auto", "bfloat16", "float32"))
     nproc: int = knob(0, "processes that share the work; 0: all GPUs that can share it evenly, or one on a CPU", 0)
     resume: bool = knob(False, "go on with the run run_name from its newest checkpoint, if there is such a run")
+    stop_at: int = knob(0, "stop before this step, with a checkpoint to go on from; 0: do not stop", 0)
     save_every: int = knob(1000, "steps between checkpoints; 0: only at the end, or when stopped", 0)
     max_restarts: int = knob(3, "how often the launcher starts again from the newest checkpoint when a rank has died", 0)
     timeout_s: int = knob(600, "seconds that ranks wait for each other before they give up", 1)
@@ -176,7 +177,7 @@ def require_known(what, name, known) -> None:
     raise ValueError(f"{name!r} is not a {what}; " + (f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"))
 
 # %% ../nbs/06_config.ipynb #06_config-29
-FREE = {"preset", "preset_reason", "device", "sample_tokens", "nproc", "resume", "save_every", "max_restarts", "timeout_s"}   # may differ when a run is resumed
+FREE = {"preset", "preset_reason", "device", "sample_tokens", "nproc", "resume", "stop_at", "save_every", "max_restarts", "timeout_s"}   # may differ when a run is resumed
 
 def saved_config(overrides: dict):
     "The settings of the run to be resumed, or None where `overrides` do not ask for it or there is no such run yet."

@@ -291,7 +291,7 @@ def save(run: Run) -> bool:
 
 def leave(run: Run) -> None:
     "Save and raise `Stopped`."
-    reason = next(filter(None, run.ranks.agree(lambda: run.watch.reason)))
+    reason = next(filter(None, run.ranks.agree(lambda: run.watch.reason)), "stop_at")
     kept = "a checkpoint is saved" if save(run) else "no checkpoint could be saved"
     raise Stopped(f"stopped by {reason} at step {run.state.step} of {run.c.num_iterations}; {kept}; go on with run_name={run.c.run_name!r}, resume=True", reason)
 
@@ -349,7 +349,7 @@ def loop(run: Run) -> Result:
     s.clock.start()
     for s.step in range(first, N + 1):
         now = settings_at(c, s.step); set_rates(s.optimizers, now["lr"], now["momentum"])
-        if run.stop: leave(run)
+        if run.stop or first < s.step == c.stop_at: leave(run)
         if s.step > first and (s.step == N or due(c.save_every)): save(run)
         if s.step == N or due(c.val_loss_every): validate(run, now["window"])
         if s.step < N: train_step(run, now)
@@ -391,7 +391,7 @@ def read_result(run_dir, device="cpu") -> Result:
     run_dir, device = Path(run_dir), torch.device(device); summary = json.loads((run_dir / "summary.json").read_text())
     return Result(summary["val_loss"], summary["bits_per_byte"], run_dir, load_config(run_dir / "config.json"), load_model(checkpoints(run_dir / "checkpoints")[-1], device), summary["tokens_per_second"])
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-61
+# %% ../nbs/07_trainer.ipynb #07_trainer-63
 def ranks_for(c: Config, nproc=None) -> int:
     "Number of processes for `c` on this machine. Raises `ValueError` where so many cannot share the work or have no GPU."
     gpus = torch.cuda.device_count() if pick_device(c).type == "cuda" else 0
@@ -415,10 +415,11 @@ def launch(config: Config, nproc=None) -> Result:
         finally:
             if job.poll() is None: job.terminate(); job.wait()
         if watch.reason: raise Stopped(f"stopped by {watch.reason}; {last_line(path)}", watch.reason)
+        if job.returncode == 0 and not (path / "summary.json").exists(): raise Stopped(last_line(path), "stop_at")
         if job.returncode: raise RuntimeError(failure(Path(tmp)) + f"\nThe run {c.run_name!r} can go on from its newest checkpoint, if it has one, with resume=True.")
     return read_result(path, pick_device(c))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-62
+# %% ../nbs/07_trainer.ipynb #07_trainer-64
 LASTING = ("ValueError", "FloatingPointError", "FileNotFoundError", "FileExistsError")   # errors that would only come again
 
 def errors(tmp: Path) -> list[tuple[str, str, str]]:
@@ -449,7 +450,7 @@ def follow(job, c: Config, path: Path, watch: Watch, tmp: Path) -> None:
             progress.at(last["step"] + 1, f"loss {last['loss']:.3f}" + (f", val_loss {validation[-1]['val_loss']:.3f}" if validation else ""))
     progress.close()
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-64
+# %% ../nbs/07_trainer.ipynb #07_trainer-66
 @record
 def main() -> None:
     "Train as the JSON file named on the command line says."
@@ -457,5 +458,5 @@ def main() -> None:
     try: train(load_config(sys.argv[1]))
     except Stopped as e: print(e, file=sys.stderr); sys.exit(e.exit_code())
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-65
+# %% ../nbs/07_trainer.ipynb #07_trainer-67
 if __name__ == "__main__" and "__file__" in globals(): main()      # as a module, not in the notebook
