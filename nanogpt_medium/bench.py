@@ -87,7 +87,7 @@ KINDS = {"matrix products": ("mm", "addmm"), "attention's products": ("bmm", "ba
 def profile(s: Shape, steps=3) -> dict[str, float]:
     "Share of each kind of operation in the time of forward + backward, the largest first; the rest is Python, autograd and small operations."
     model, x, y = build(s); step(model, x, y, s.window)
-    with torch.autograd.profiler.profile(use_kineto=False) as p:     # the newer tracer writes lines of its own to the terminal
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
         for _ in range(steps): step(model, x, y, s.window)
     own = {e.key: e.self_cpu_time_total for e in p.key_averages()}; total = sum(own.values())
     shares = {kind: sum(own.get(f"aten::{n}", 0) for n in names) / total for kind, names in KINDS.items()}
