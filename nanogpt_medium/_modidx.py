@@ -409,4 +409,6 @@ d = { 'settings': { 'branch': 'main',
                                         'nanogpt_medium.trainer.val_bits_per_byte': ( 'trainer.html#val_bits_per_byte',
                                                                                       'nanogpt_medium/trainer.py'),
                                         'nanogpt_medium.trainer.validate': ('trainer.html#validate', 'nanogpt_medium/trainer.py'),
+                                        'nanogpt_medium.trainer.warm_up': ('trainer.html#warm_up', 'nanogpt_medium/trainer.py'),
+                                        'nanogpt_medium.trainer.window_on': ('trainer.html#window_on', 'nanogpt_medium/trainer.py'),
                                         'nanogpt_medium.trainer.write_header': ('trainer.html#write_header', 'nanogpt_medium/trainer.py')}}}

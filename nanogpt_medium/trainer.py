@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['LASTING', 'fast_dtype', 'activation_dtype', 'pick_device', 'settings_at', 'RunData', 'prepare_data', 'prepare_on',
            'sequences_per_step', 'check_ranks', 'build_model', 'has_float8', 'build_optimizers', 'set_rates',
-           'backward', 'over_ranks', 'evaluate', 'bits_per_byte', 'val_bits_per_byte', 'State', 'new_state', 'Stopped',
-           'Result', 'require_finite', 'Run', 'train_step', 'send', 'settle', 'validate', 'save', 'leave', 'resolve',
-           'open_run', 'train', 'loop', 'write_header', 'finish', 'load_model', 'read_result', 'ranks_for', 'launch',
-           'errors', 'failure', 'last_line', 'follow', 'main']
+           'backward', 'window_on', 'over_ranks', 'evaluate', 'bits_per_byte', 'val_bits_per_byte', 'State',
+           'new_state', 'Stopped', 'Result', 'require_finite', 'Run', 'train_step', 'send', 'settle', 'validate',
+           'save', 'leave', 'warm_up', 'resolve', 'open_run', 'train', 'loop', 'write_header', 'finish', 'load_model',
+           'read_result', 'ranks_for', 'launch', 'errors', 'failure', 'last_line', 'follow', 'main']
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-03
-import json, math, os, signal, subprocess, sys, tempfile, time, warnings
+import copy, json, math, os, signal, subprocess, sys, tempfile, time, warnings
 from collections import deque
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .checkpoint import checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint, weights_of, write_file
 from .config import Config, load_config, require_same, save_config
 from .data import BYTE_EOT, BYTE_VOCAB, TokenLoader, build_corpus, check_tokens, require_steps, shard_files
-from .model import GPT
+from .model import GPT, compile_blocks
 from .muon import NS_ORIGINAL, NS_TUNED, Muon
 from .ranks import Ranks, Watch, cpu_count, join, launcher_line, world_sizes
 from .record import Clock, Progress, RunLog, create_run, machine, new_name, peak_memory_mib, read_metrics, run_path, taken
@@ -109,6 +109,7 @@ def build_model(c: Config, device) -> GPT:
     model = GPT(c.vocab_size, c.num_layers, c.num_heads, c.model_dim, max(c.train_seq_len, c.val_seq_len), c.model_dim // c.num_heads, c.eot_id,
                 fp8_scales=c.fp8_scales if has_float8(device) else None)
     for table in (model.embed, *model.value_embeds): table.to(activation_dtype(c, device))
+    if device.type == "cuda": compile_blocks(model)
     return model.to(device)
 
 def has_float8(device) -> bool: return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
@@ -141,6 +142,11 @@ def backward(model, inputs, targets, seq_len, window) -> torch.Tensor:
             losses.append(model(x, y, window)); (losses[-1] / len(pairs)).backward()
     return torch.stack(losses).detach()
 
+@cache
+def window_on(device: torch.device, window: int):
+    "`window` as the attention of `device` takes it: on CUDA a tensor, so that another window is no other program; made once for each."
+    return torch.tensor(window, dtype=torch.int32, device=device) if device.type == "cuda" else window
+
 def over_ranks(model: GPT, ranks: Ranks):
     "`model`, with its gradients averaged over ranks at the end of each backward pass; parameters that were not used anywhere keep none."
     if ranks.world_size == 1: return model
@@ -151,7 +157,7 @@ def over_ranks(model: GPT, ranks: Ranks):
 @torch.no_grad()
 def evaluate(model, c: Config, val_files: str, window: int, ranks=None) -> float:
     "Mean loss (nats per token) over the first `val_tokens` of `val_files`, in sequences of `val_seq_len` that the ranks share, in eval mode."
-    ranks = ranks or Ranks(model.embed.weight.device)
+    ranks = ranks or Ranks(model.embed.weight.device); window = window_on(ranks.device, window)
     loader, losses = TokenLoader(val_files, c.val_seq_len, device=ranks.device), torch.zeros(c.val_tokens // c.val_seq_len, dtype=torch.float64, device=ranks.device)
     model.eval()
     for i in range(len(losses)):
@@ -246,7 +252,7 @@ def train_step(run: Run, now: dict) -> None:
         s.loader.batch_tokens = now["batch_tokens"]
         run.log.say(f"from step {s.step}: {now['batch_tokens']:,} tokens in {n} sequence(s)")
     mine, numbers = n // ranks.world_size, torch.zeros(n + 1, dtype=torch.float64, device=ranks.device)
-    numbers[ranks.rank * mine:][:mine] = backward(run.net, *next(s.loader), now["seq_len"], now["window"])
+    numbers[ranks.rank * mine:][:mine] = backward(run.net, *next(s.loader), now["seq_len"], window_on(ranks.device, now["window"]))
     numbers[-1] = float(run.watch.reason is not None)
     for optimizer in s.optimizers: optimizer.step()
     s.model.zero_grad(set_to_none=True); s.tokens += now["batch_tokens"]
@@ -296,6 +302,18 @@ def leave(run: Run) -> None:
     raise Stopped(f"stopped by {reason} at step {run.state.step} of {run.c.num_iterations}; {kept}; go on with run_name={run.c.run_name!r}, resume=True", reason)
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-38
+def warm_up(run: Run, steps=10) -> None:
+    "Train `steps` steps on random tokens, for every sequence length of the schedule, and restore the state exactly."
+    c, s = run.c, run.state; saved = copy.deepcopy(s.state_dict())
+    for seq_len in sorted({stage.seq_len for stage in run_schedule(c).stages}):
+        for _ in range(steps):
+            inputs = torch.randint(c.vocab_size, (seq_len + 1,), device=run.ranks.device)
+            backward(run.net, inputs[:-1].int(), inputs[1:], seq_len, window_on(run.ranks.device, 1))
+            for optimizer in s.optimizers: optimizer.step()
+            s.model.zero_grad(set_to_none=True)
+    s.load_state_dict(saved)
+
+# %% ../nbs/07_trainer.ipynb #07_trainer-40
 def resolve(config: Config, ranks: Ranks) -> tuple[Config, bool]:
     "(settings with name and type decided, by rank 0 for all; whether a run of that name is to be resumed). A run that the launcher starts again is resumed."
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
@@ -325,7 +343,7 @@ def open_run(c: Config, resume: bool, ranks: Ranks, data: RunData, watch: Watch)
     log = RunLog(path if ranks.rank == 0 else None, saved["positions"] if resume else None)
     return Run(c, ranks, watch, data, path, state, log, Progress(c.num_iterations, state.step, shown=ranks.rank == 0))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-40
+# %% ../nbs/07_trainer.ipynb #07_trainer-42
 def train(config: Config) -> Result:
     """Train as `config` says and keep the record in its run folder: in this process, or as one rank of the job that torchrun has started.
 
@@ -346,6 +364,7 @@ def loop(run: Run) -> Result:
     c, s, N, first = run.c, run.state, run.c.num_iterations, run.state.step
     due = lambda every: every > 0 and s.step % every == 0
     write_header(run, first)
+    if run.ranks.device.type == "cuda": warm_up(run)
     s.clock.start()
     for s.step in range(first, N + 1):
         now = settings_at(c, s.step); set_rates(s.optimizers, now["lr"], now["momentum"])
@@ -356,7 +375,7 @@ def loop(run: Run) -> Result:
     run.progress.at(N, f"val_loss {s.val_loss:.3f}")
     return finish(run)
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-41
+# %% ../nbs/07_trainer.ipynb #07_trainer-43
 def write_header(run: Run, first: int) -> None:
     "The first lines of the log, or the one that says that a run goes on."
     c, ranks = run.c, run.ranks
@@ -391,7 +410,7 @@ def read_result(run_dir, device="cpu") -> Result:
     run_dir, device = Path(run_dir), torch.device(device); summary = json.loads((run_dir / "summary.json").read_text())
     return Result(summary["val_loss"], summary["bits_per_byte"], run_dir, load_config(run_dir / "config.json"), load_model(checkpoints(run_dir / "checkpoints")[-1], device), summary["tokens_per_second"])
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-63
+# %% ../nbs/07_trainer.ipynb #07_trainer-67
 def ranks_for(c: Config, nproc=None) -> int:
     "Number of processes for `c` on this machine. Raises `ValueError` where so many cannot share the work or have no GPU."
     gpus = torch.cuda.device_count() if pick_device(c).type == "cuda" else 0
@@ -419,7 +438,7 @@ def launch(config: Config, nproc=None) -> Result:
         if job.returncode: raise RuntimeError(failure(Path(tmp)) + f"\nThe run {c.run_name!r} can go on from its newest checkpoint, if it has one, with resume=True.")
     return read_result(path, pick_device(c))
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-64
+# %% ../nbs/07_trainer.ipynb #07_trainer-68
 LASTING = ("ValueError", "FloatingPointError", "FileNotFoundError", "FileExistsError")   # errors that would only come again
 
 def errors(tmp: Path) -> list[tuple[str, str, str]]:
@@ -450,7 +469,7 @@ def follow(job, c: Config, path: Path, watch: Watch, tmp: Path) -> None:
             progress.at(last["step"] + 1, f"loss {last['loss']:.3f}" + (f", val_loss {validation[-1]['val_loss']:.3f}" if validation else ""))
     progress.close()
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-66
+# %% ../nbs/07_trainer.ipynb #07_trainer-70
 @record
 def main() -> None:
     "Train as the JSON file named on the command line says."
@@ -458,5 +477,5 @@ def main() -> None:
     try: train(load_config(sys.argv[1]))
     except Stopped as e: print(e, file=sys.stderr); sys.exit(e.exit_code())
 
-# %% ../nbs/07_trainer.ipynb #07_trainer-67
+# %% ../nbs/07_trainer.ipynb #07_trainer-71
 if __name__ == "__main__" and "__file__" in globals(): main()      # as a module, not in the notebook
