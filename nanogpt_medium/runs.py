@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from statistics import mean, stdev
 
-from .trainer import read_metrics
+from .record import read_metrics
 
 # %% ../nbs/08_runs.ipynb #08_runs-05
 _NUMBER = r"(-?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf))"
