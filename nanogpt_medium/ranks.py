@@ -74,7 +74,7 @@ def join(device: torch.device, timeout_s: float = 600):
     try: yield ranks
     finally: dist.destroy_process_group()
 
-# %% ../nbs/06b_ranks.ipynb #06b_ranks-18
+# %% ../nbs/06b_ranks.ipynb #06b_ranks-16
 class Watch:
     "While entered, keeps in `reason` what asked this process to stop (None: nothing did). Signals are watched in the main thread only."
     def __init__(self): self.reason, self.old, self.done, self.poller = None, {}, threading.Event(), sys.modules.get("ipykernel.parentpoller")
