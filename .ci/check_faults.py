@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TMP = Path(tempfile.mkdtemp(prefix="faults-"))
 STEPS = 24
 SMALL = dict(preset="tiny", runs_dir=str(TMP / "runs"), num_iterations=STEPS, val_loss_every=12, val_tokens=1024, val_seq_len=256, batch_tokens=2048, train_seq_len=256, num_layers=6,
-             model_dim=32, num_heads=1, max_window=256, save_every=5, dtype="float32", timeout_s=60, sample_tokens=0)
+             model_dim=32, num_heads=1, max_window=256, save_every=5, dtype="float32", timeout_s=60, sample_tokens=0,
+             scalar_lr=1e-6)    # at first the gradients of the scalars are rounding noise, of which Adam would make full steps: another order of adding, another run
 
 # a fault for rank 1 of a job, put into its process before anything else is imported; FAULT says which
 SITE = '''

@@ -22,11 +22,11 @@ def newton_schulz(G, coefficients=NS_TUNED):
     X = G.bfloat16()
     if tall := X.size(-2) > X.size(-1): X = X.mT
     shape, X = X.shape, X.reshape(-1, *X.shape[-2:])                             # [matrices, rows, cols], rows ≤ cols
-    X = X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    X = (X / (X.norm(dim=(-2, -1), keepdim=True) + 1e-7)).contiguous()
     for a, b, c in coefficients:
         A = X @ X.mT
-        B = torch.baddbmm(A, A, A, beta=b, alpha=c)                              # bA + cA²
-        X = torch.baddbmm(X, B, X, beta=a)                                       # aX + BX
+        B = (b * A).baddbmm_(c * A, A)                                           # bA + cA²
+        X = (a * X).baddbmm_(B, X)                                               # aX + BX; as baddbmm's own factors a, b, c might be rounded to bfloat16
     return X.view(shape).mT if tall else X.view(shape)
 
 # %% ../nbs/04_muon.ipynb #04_muon-14
