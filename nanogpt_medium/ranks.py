@@ -83,7 +83,7 @@ class Watch:
         if self.poller: self.poller.os = SimpleNamespace(getppid=os.getppid, _exit=lambda code: (self.done.wait(), os._exit(code)))
         if threading.current_thread() is threading.main_thread():
             self.old = {s: signal.signal(s, self.on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-        threading.Thread(target=self.watch_parent, args=(os.getppid(),), daemon=True).start()
+        if self.poller or "RANK" in os.environ: threading.Thread(target=self.watch_parent, args=(os.getppid(),), daemon=True).start()
         if port := os.environ.get("NANOGPT_LAUNCHER"): threading.Thread(target=self.watch_launcher, args=(int(port),), daemon=True).start()
         return self
 
