@@ -154,7 +154,8 @@ PRESETS = {
     "record3": (record3 := dict(record4, num_iterations=7150, ns_coefficients="original")),
     "record2": dict(record3, num_iterations=7500, lr_floor=0.1, muon_weight_decay=0.0, head_lr=0.003, fp8_scales=(2**-1, 2**-5, 2**-29), val_seq_len=64 * 1024),
     "tiny": dict(train_files="", val_files="", repeat_data=True, vocab_size=BYTE_VOCAB, eot_id=BYTE_EOT, num_layers=6, model_dim=128, num_heads=2, max_window=512,
-                 batch_tokens=4096, train_seq_len=4096, val_seq_len=4096, val_tokens=98304, val_loss_every=90, save_every=100, num_iterations=450, head_lr=0.01, muon_lr=0.05),
+                 batch_tokens=4096, train_seq_len=4096, val_seq_len=4096, val_tokens=98304, val_loss_every=100, save_every=100, num_iterations=400, head_lr=0.01, muon_lr=0.05,
+                 muon_momentum_start=0.75, muon_momentum_end=0.75),
 }
 
 # %% ../nbs/06_config.ipynb #06_config-27

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from .checkpoint import write_file
 from .config import Config
@@ -101,7 +100,9 @@ class Progress:
         if shown and hasattr(shell, "kernel"):
             from IPython.display import display
             self.handle = display({"text/plain": ""}, raw=True, display_id=True)
-        self.bar, self.last = tqdm(total=total, initial=start, unit="step", ncols=100, ascii=False, disable=not shown, file=io.StringIO() if self.handle else sys.stderr), 0.0
+        from tqdm import tqdm                                                    # here, so that 10_bench needs torch and numpy only
+        where = io.StringIO() if self.handle else sys.stderr
+        self.bar, self.last = tqdm(total=total, initial=start, unit="step", ncols=100, ascii=False, disable=not shown, file=where), 0.0
 
     def at(self, step: int, text: str):
         "Show that `step` steps are done, and `text` (losses)."
