@@ -24,6 +24,6 @@ setup(
     packages=[package],
     package_data={package: ["*.csv", "*.json"]},
     install_requires=cfg["requirements"].split(),
-    extras_require={extra: " ".join(cfg[f"{part}_requirements"] for part in parts).split() for extra, parts in {"data": ["data"], "tensorboard": ["tensorboard"], "dev": ["data", "dev"]}.items()},
+    extras_require={extra: " ".join(cfg[f"{part}_requirements"] for part in parts).split() for extra, parts in {"data": ["data"], "tensorboard": ["tensorboard"], "soap": ["soap"], "dev": ["data", "soap", "dev"]}.items()},
     entry_points={"nbdev": [f"{cfg['lib_name']}={package}._modidx:d"]},
 )

@@ -73,9 +73,10 @@ class DataKnobs:
 # %% ../nbs/06_config.ipynb #06_config-14
 @dataclass
 class ModelKnobs:
-    num_layers: int = knob(16, "transformer blocks, an even number", 6)
+    num_layers: int = knob(16, "transformer blocks, an even number", 2)
     model_dim: int = knob(1024, "width of the model", 1)
     num_heads: int = knob(8, "attention heads, of model_dim / num_heads dimensions each", 1)
+    num_value_embeds: int = knob(3, "tables of value embeddings, one for each of the first so many and of the last so many layers", 0)
     max_window: int = knob(1728, "attention window at the end (tokens)", 1)
     fp8_scales: tuple = knob((2**-1, 2**-9, 2**-19), "scales of input, weight and gradient of the float8 head", 0)
 
@@ -104,6 +105,8 @@ class OptimizerKnobs:
     muon_momentum_end: float = knob(0.95, "Muon's momentum after the warm-up", 0, 1)
     muon_momentum_warmup: int = knob(300, "steps over which the momentum grows", 0)
     ns_coefficients: str = knob("tuned", "Newton-Schulz coefficients", choices=("tuned", "original"))
+    hidden_optimizer: str = knob("muon", "what trains the hidden matrices; soap needs pytorch_optimizer", choices=("muon", "soap"))
+    soap_lr: float = knob(0.003, "SOAP's rate for the hidden matrices", 0)
 
 # %% ../nbs/06_config.ipynb #06_config-20
 @dataclass
@@ -119,6 +122,7 @@ def check_fits(c: Config) -> None:
             (c.batch_tokens % c.train_seq_len == 0, f"batch_tokens {c.batch_tokens} must be a multiple of train_seq_len {c.train_seq_len}"),
             (c.val_tokens % c.val_seq_len == 0, f"val_tokens {c.val_tokens} must be a multiple of val_seq_len {c.val_seq_len}"),
             (c.num_layers % 2 == 0, f"num_layers {c.num_layers} must be even: the first half feeds the second by skips"),
+            (c.num_layers >= 2 * c.num_value_embeds, f"num_layers {c.num_layers} must be at least 2 · num_value_embeds = {2 * c.num_value_embeds}: they feed the first and the last layers"),
             (c.model_dim % (4 * c.num_heads) == 0, f"model_dim {c.model_dim} must be a multiple of 4 · num_heads = {4 * c.num_heads}: a head's dimensions turn in groups of four"),
             (c.eot_id < c.vocab_size, f"eot_id {c.eot_id} must be below vocab_size {c.vocab_size}"),
             (bool(c.train_files) == bool(c.val_files), "train_files and val_files must be given together, or neither (for the standard-library corpus)"),

@@ -195,8 +195,9 @@ class Head(nn.Module):
         return F.cross_entropy(self.logits(x), targets)
 
 # %% ../nbs/03_model.ipynb #03_model-26
-def check_sizes(num_layers, num_heads, model_dim, head_dim) -> None:
-    if num_layers < 6 or num_layers % 2: raise ValueError(f"num_layers {num_layers} must be even and at least 6: value embeddings feed the first and last three layers, and halves are joined by skips")
+def check_sizes(num_layers, num_heads, model_dim, head_dim, num_value_embeds=3) -> None:
+    if num_layers < 2 or num_layers % 2: raise ValueError(f"num_layers {num_layers} must be even and at least 2: halves are joined by skips")
+    if num_layers < 2 * num_value_embeds: raise ValueError(f"num_layers {num_layers} must be at least {2 * num_value_embeds}: the {num_value_embeds} value embeddings feed as many first layers and as many last ones")
     if head_dim % 4: raise ValueError(f"head_dim {head_dim} must be a multiple of 4")
     if num_heads * head_dim != model_dim: raise ValueError(f"num_heads {num_heads} · head_dim {head_dim} must be model_dim {model_dim}, the width of the value embeddings")
 
@@ -204,17 +205,17 @@ def check_sizes(num_layers, num_heads, model_dim, head_dim) -> None:
 class GPT(nn.Module):
     """The record's model. `forward(input_seq int [T], target_seq int64 [T], window_blocks)` → mean loss (nats per token), T a multiple of 128.
     `long_layers` and `no_attention` default to the record's pattern for 16 layers, else to 0, L//4, L−1−L//4, L−1 and to none.
-    `fp8_scales` (x, w, grad) are those of the head where float8 is in use; None, the default, is the plain head. `backend` is that of `window_masks`; None, the
+    `num_value_embeds` tables feed as many first and as many last layers. `fp8_scales` (x, w, grad) are those of the head where float8 is in use; None, the default, is the plain head. `backend` is that of `window_masks`; None, the
     default: 'flex' on CUDA, else 'window'. Raises `ValueError` for sizes that do not fit."""
     def __init__(self, vocab_size, num_layers, num_heads, model_dim, max_seq_len, head_dim=128, eot_id=50256,
-                 long_layers=None, no_attention=None, fp8_scales=None):
+                 long_layers=None, no_attention=None, fp8_scales=None, num_value_embeds=3):
         super().__init__()
-        check_sizes(num_layers, num_heads, model_dim, head_dim); L = num_layers
+        check_sizes(num_layers, num_heads, model_dim, head_dim, num_value_embeds); L = num_layers
         if no_attention is None: no_attention = {7} if L == 16 else ()
         self.long_layers = {0, L // 4, L - 1 - L // 4, L - 1} if long_layers is None else set(long_layers)
         self.eot_id, self.max_seq_len, self.backend = eot_id, max_seq_len, None
         self.embed = nn.Embedding(vocab_size, model_dim)
-        self.value_embeds = nn.ModuleList(nn.Embedding(vocab_size, model_dim) for _ in range(3))
+        self.value_embeds = nn.ModuleList(nn.Embedding(vocab_size, model_dim) for _ in range(num_value_embeds))
         self.blocks = nn.ModuleList(Block(model_dim, num_heads, head_dim, i not in no_attention) for i in range(L))
         self.skip_weights = nn.Parameter(torch.ones(L // 2))
         self.lm_head = Head(vocab_size, model_dim, fp8_scales)
@@ -224,7 +225,7 @@ class GPT(nn.Module):
     def features(self, input_seq, window_blocks):
         "The last layer's normalised output [T, D], from which the head makes logits."
         x = x0 = rms(self.embed(input_seq))
-        L, ve = len(self.blocks), [table(input_seq) for table in self.value_embeds]; ve = ve + [None] * (L - 6) + ve
+        L, ve = len(self.blocks), [table(input_seq) for table in self.value_embeds]; ve = ve + [None] * (L - 2 * len(ve)) + ve
         backend = self.backend or ("flex" if x.is_cuda else "window")
         long, short = window_masks(input_seq, window_blocks, self.eot_id, x.dtype, backend)
         skips, weights = [], self.skip_weights.unbind()

@@ -26,7 +26,7 @@ from .checkpoint import checkpoints, load_checkpoint, newest_checkpoint, save_ch
 from .config import Config, load_config, require_same, save_config
 from .data import BYTE_EOT, BYTE_VOCAB, TokenLoader, build_corpus, check_tokens, require_steps, shard_files
 from .model import GPT, compile_blocks
-from .muon import NS_ORIGINAL, NS_TUNED, Muon
+from .muon import NS_ORIGINAL, NS_TUNED, Muon, soap_class
 from .ranks import Ranks, Watch, cpu_count, join, launcher_line, world_sizes
 from .record import Clock, Progress, RunLog, create_run, machine, new_name, peak_memory_mib, read_metrics, run_path, taken
 from .schedule import lr_lambda, muon_momentum, run_schedule, stage_window
@@ -107,7 +107,7 @@ def build_model(c: Config, device) -> GPT:
     "The model of `c` on `device`, its weights drawn from `c.seed`, its embeddings (and so its activations) in the type of `c.dtype`."
     torch.manual_seed(c.seed)
     model = GPT(c.vocab_size, c.num_layers, c.num_heads, c.model_dim, max(c.train_seq_len, c.val_seq_len), c.model_dim // c.num_heads, c.eot_id,
-                fp8_scales=c.fp8_scales if has_float8(device) else None)
+                fp8_scales=c.fp8_scales if has_float8(device) else None, num_value_embeds=c.num_value_embeds)
     for table in (model.embed, *model.value_embeds): table.to(activation_dtype(c, device))
     if device.type == "cuda": compile_blocks(model)
     return model.to(device)
@@ -115,15 +115,16 @@ def build_model(c: Config, device) -> GPT:
 def has_float8(device) -> bool: return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 def build_optimizers(model: GPT, c: Config) -> list[torch.optim.Optimizer]:
-    "[Adam, Muon] over the parameters of `model`, with the peak rates of `c` as `initial_lr` of each group."
+    "[Adam, Muon or SOAP] over the parameters of `model`, with the peak rates of `c` as `initial_lr` of each group."
     named = dict(model.named_parameters())
     hidden = [p for n, p in named.items() if n.startswith("blocks.") and p.ndim >= 2]
     groups = [dict(params=[model.lm_head.weight], lr=c.head_lr), dict(params=[p for n, p in named.items() if "embed" in n], lr=c.embed_lr),
               dict(params=[p for p in named.values() if p.ndim < 2], lr=c.scalar_lr)]
     adam = torch.optim.Adam(groups, betas=c.adam_betas, eps=c.adam_eps, fused=True)
-    muon = Muon(hidden, lr=c.muon_lr, weight_decay=c.muon_weight_decay, momentum=c.muon_momentum_start, ns_coefficients=NS_TUNED if c.ns_coefficients == "tuned" else NS_ORIGINAL)
-    for group in adam.param_groups + muon.param_groups: group["initial_lr"] = group["lr"]
-    return [adam, muon]
+    if c.hidden_optimizer == "soap": second = soap_class()(hidden, lr=c.soap_lr)
+    else: second = Muon(hidden, lr=c.muon_lr, weight_decay=c.muon_weight_decay, momentum=c.muon_momentum_start, ns_coefficients=NS_TUNED if c.ns_coefficients == "tuned" else NS_ORIGINAL)
+    for group in adam.param_groups + second.param_groups: group["initial_lr"] = group["lr"]
+    return [adam, second]
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-18
 def set_rates(optimizers, lr: float, momentum: float) -> None:
@@ -225,7 +226,7 @@ class Result:
 
 def require_finite(loss: float, what: str, step: int, c: Config) -> float:
     if math.isfinite(loss): return loss
-    raise FloatingPointError(f"{what} is {loss} at step {step}; the log of run {c.run_name!r} is kept up to here. Lower the learning rates (muon_lr, embed_lr, head_lr, scalar_lr) or look at the data")
+    raise FloatingPointError(f"{what} is {loss} at step {step}; the log of run {c.run_name!r} is kept up to here. Lower the learning rates (muon_lr or soap_lr, embed_lr, head_lr, scalar_lr) or look at the data")
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-34
 @dataclass
@@ -319,6 +320,7 @@ def resolve(config: Config, ranks: Ranks) -> tuple[Config, bool]:
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
     if restarted and not config.run_name: raise ValueError("torchrun has started this run again, but without run_name its checkpoints cannot be found; give it one")
     check_ranks(config, ranks.world_size)
+    if config.hidden_optimizer == "soap": soap_class()                  # is the package there?
     def decide():
         c = replace(config, run_name=config.run_name or new_name(config), resume=False)
         before = run_path(c) / "config.json"; resume = (config.resume or restarted) and before.exists()
@@ -439,7 +441,7 @@ def launch(config: Config, nproc=None) -> Result:
     return read_result(path, pick_device(c))
 
 # %% ../nbs/07_trainer.ipynb #07_trainer-68
-LASTING = ("ValueError", "FloatingPointError", "FileNotFoundError", "FileExistsError")   # errors that would only come again
+LASTING = ("ValueError", "ImportError", "FloatingPointError", "FileNotFoundError", "FileExistsError")   # errors that would only come again
 
 def errors(tmp: Path) -> list[tuple[str, str, str]]:
     "(rank, message, traceback) of the ranks' errors in the last attempt, in the order in which they were written."
