@@ -25,7 +25,7 @@ def papermill_arguments(arguments: list[str], rank: int) -> list[str]:
 def main() -> None:
     from papermill.cli import papermill
     signal.signal(signal.SIGTERM, interrupt)
-    if "RANK" in os.environ: threading.Thread(target=watch_parent, args=(os.getppid(),), daemon=True).start()
+    if "RANK" in os.environ or "NANOGPT_SWEEP" in os.environ: threading.Thread(target=watch_parent, args=(os.getppid(),), daemon=True).start()
     papermill(papermill_arguments(sys.argv[1:], int(os.environ.get("RANK", 0))), prog_name="python -m nanogpt_medium.notebook")
 
 # %% ../nbs/07a_notebook.ipynb #07a_notebook-06
