@@ -73,7 +73,7 @@ def family(process): return psutil.Process(process.pid).children(recursive=True)
 def ranks(process): return sorted((p for p in family(process) if "nanogpt_medium.trainer" in p.cmdline() and "torch.distributed.run" not in p.cmdline()), key=lambda p: int(p.environ()["RANK"]))
 def ended(process, seconds=90):
     try: return process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired: process.kill(); raise AssertionError(f"did not end within {seconds} s")
+    except subprocess.TimeoutExpired: process.kill(); raise AssertionError(f"did not end within {seconds} s") from None
 def all_gone(processes): wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), "the end of every process", 45)
 def same_as(name, other):
     must(steps(name) == steps(other) and losses(name) == losses(other), f"{name} and {other} differ", steps(name)[-3:], steps(other)[-3:], losses(name)[-3:], losses(other)[-3:])

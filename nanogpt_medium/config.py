@@ -152,7 +152,7 @@ def check(c: Config) -> None:
     check_fits(c)
 
 # %% ../nbs/06_config.ipynb #06_config-26
-PRESETS = {
+PRESETS: dict[str, dict] = {
     "medium": {}, "record5": {},
     "record4": (record4 := dict(num_iterations=7050, cooldown_frac=0.4)),
     "record3": (record3 := dict(record4, num_iterations=7150, ns_coefficients="original")),

@@ -114,7 +114,8 @@ def sources(inputs) -> tuple[list[tuple[str, Path]], list[str]]:
     """[(name, path)] of the files in `inputs` (files or folders), in the order of the hashes of the names, and the names of what in folders is no text.
 
     Hidden files are left out. Raises `FileNotFoundError` for what is not there, `ValueError` for a named file that is no text."""
-    found, no_text = {}, []
+    found: dict = {}
+    no_text = []
     for given in map(Path, inputs):
         if not given.exists(): raise FileNotFoundError(errno.ENOENT, "there is no such file or folder to convert", str(given))
         base = given.resolve(); folder = base if base.is_dir() else base.parent
@@ -224,7 +225,9 @@ def in_order(workers, f, items):
 def follow_parent() -> None:
     "End this process when its parent ends, however that happens; Ctrl-C is left to the parent."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=lambda: connection.wait([parent_process().sentinel]) and os._exit(1), daemon=True).start()
+    parent = parent_process()
+    assert parent, "a worker is started by a process"
+    Thread(target=lambda: connection.wait([parent.sentinel]) and os._exit(1), daemon=True).start()
 
 def in_batches(numbered, size=2**20):
     "Lists of consecutive (number, split, `Document`) with about `size` bytes each."

@@ -61,7 +61,7 @@ def write_shard(path, tokens) -> None:
     header = np.zeros(256, "<i4"); header[:3] = MAGIC, VERSION, len(tokens)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as f:
         try:
-            f.write(header.tobytes()); f.write(np.ascontiguousarray(tokens, "<u2"))
+            f.write(header.tobytes()); f.write(np.ascontiguousarray(tokens, "<u2").data)
             f.flush(); os.fsync(f.fileno()); f.close()
             os.chmod(f.name, 0o644); os.replace(f.name, path)
         except BaseException:

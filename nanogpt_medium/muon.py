@@ -41,7 +41,7 @@ def orthogonalise(own, params, coefficients, world_size):
     return updates, dist.all_gather(list(updates.unbind()), mine, async_op=True) if world_size > 1 else None
 
 def by_shape(params) -> list[list[torch.Tensor]]:
-    shapes = {}
+    shapes: dict = {}
     for p in params: shapes.setdefault(p.shape, []).append(p)
     return list(shapes.values())
 

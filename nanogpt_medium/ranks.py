@@ -39,9 +39,10 @@ class Ranks:
 
     def agree(self, work) -> list:
         "Run `work()` on every rank; → its results by rank. Where it raises, that exception is raised here, and `RankError` on the others."
+        mine: tuple = ()
         try: mine = (work(), None)
         except Exception as e: mine = (None, e)
-        outcomes = [mine]
+        outcomes: list = [mine]
         if self.world_size > 1: outcomes = [None] * self.world_size; dist.all_gather_object(outcomes, mine)
         if mine[1]: raise mine[1]
         for rank, (_, error) in enumerate(outcomes):
@@ -63,7 +64,7 @@ def join(device: torch.device, timeout_s: float = 600):
     """Join the job that torchrun's variables describe, or be alone; → `Ranks`. A rank that waits for another longer than `timeout_s` raises.
 
     Raises `ValueError` where torchrun may restart ranks but would keep one address book for all attempts (seen in PyTorch 2.13)."""
-    env = lambda name, default: int(os.environ.get(name, default))
+    env = lambda name, default: int(os.environ.get(name) or default)
     if env("WORLD_SIZE", 1) == 1: yield Ranks(device); return
     if env("TORCHELASTIC_MAX_RESTARTS", 0) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise ValueError("torchrun with --max-restarts needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment: without it, ranks that are started again may be told the addresses of those before them")

@@ -68,7 +68,7 @@ def _add(run: Run, line: str) -> None:
         if m := MEMORY_LINE.match(line): run.peak_memory, run.reserved_memory = int(m[1]), int(m[2])
         return
     run.last_step = int(step)
-    values = run.steps, run.val_loss, run.train_time, run.step_avg
+    values: tuple[list, ...] = (run.steps, run.val_loss, run.train_time, run.step_avg)
     while run.steps and run.steps[-1] >= run.last_step + (loss is None):   # went back; a training line may follow its own step's validation
         for column in values: column.pop()
     if loss is not None:
@@ -112,7 +112,7 @@ def _add_folder(run: Run, folder: Path) -> Run:
 # %% ../nbs/08_runs.ipynb #08_runs-25
 def published_runs() -> dict[int, Run]:
     "The logged runs of records 2 to 5 (modded-nanogpt, track 2), by number."
-    runs = {}
+    runs: dict[int, Run] = {}
     for row in csv.DictReader((files("nanogpt_medium") / "published_curves.csv").read_text(encoding="utf-8").splitlines()):
         run = runs.setdefault(int(row["record"]), Run(f"record {row['record']}"))
         _add(run, "step:{step}/{num_iterations} val_loss:{val_loss} train_time:{train_time_ms}ms step_avg:{step_avg_ms}ms".format_map(row))
@@ -214,10 +214,10 @@ def plot_losses(arms: dict, target=None, ax=None):
     every = [v for x in arms.values() for v in x]
     width = (max(every) - min(every)) / 40 or 1                          # dots nearer than this are stacked
     for row, (name, x) in enumerate(arms.items()):
-        color, stack = COLORS[row % len(COLORS)], {}
+        stack: dict[int, int] = {}
         for v in sorted(x):
             height = stack[round((v - min(every)) / width)] = stack.get(round((v - min(every)) / width), 0) + 1
-            ax.plot(v, 0.13 * height - row, "o", color=color, ms=6, mfc="none" if target and v >= target else color)
+            ax.plot(v, 0.13 * height - row, "o", color=COLORS[row % len(COLORS)], ms=6, mfc="none" if target and v >= target else None)
         half = stats.t.ppf(0.975, len(x) - 1) * stdev(x) / math.sqrt(len(x)) if len(x) > 1 else 0
         ax.errorbar(mean(x), -row - 0.12, xerr=half or None, fmt="D", color="k", capsize=4, ms=5)
     if target: ax.axvline(target, color="k", ls=":", lw=1.2)
@@ -275,7 +275,7 @@ def compare(a, b, names=("A", "B")) -> Comparison:
 
     Raises `ValueError` for arms that are empty, not finite, half dictionaries, or not of the same seeds."""
     from scipy import stats
-    paired = isinstance(a, dict)
+    paired, df = isinstance(a, dict), 0.0
     if paired != isinstance(b, dict): raise ValueError("one arm is by seed and the other is not: give two dictionaries, or two lists")
     if paired and a.keys() != b.keys(): raise ValueError(f"seed(s) {', '.join(map(str, a.keys() ^ b.keys()))} are in one arm only: leave them out, or compare lists")
     x, y = (_losses([v[k] for k in a] if paired else v, f"losses of {name}") for v, name in zip((a, b), names))
@@ -296,7 +296,7 @@ def read_runs(paths) -> list[Run]:
     "`read_log` of each of `paths` (one path will do). Raises `ValueError` for none, and for two of one name."
     paths = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not paths: raise ValueError("there are no logs: give at least one log or run folder")
-    runs = {}
+    runs: dict[str, tuple] = {}
     for path in paths:
         run = read_log(path)
         if run.name in runs: raise ValueError(f"two runs are called {run.name!r}: {runs[run.name][0]} and {path}; give each once, and rename one if they differ")

@@ -10,7 +10,7 @@ __all__ = ['OWN', 'COOLDOWN', 'MANIFEST', 'RESULTS', 'arms_of', 'label', 'common
 
 # %% ../nbs/09_sweep.ipynb #09_sweep-03
 import json, math, os, re, shutil, signal, subprocess, sys, threading, time, typing
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -20,8 +20,8 @@ from statistics import mean, stdev
 
 import torch
 
-from .checkpoint import NAME, checkpoints, load_checkpoint, save_checkpoint, write_file
-from .config import Config, coerce, get_config, load_config, require_known, save_config
+from .checkpoint import checkpoints, load_checkpoint, save_checkpoint, step_of, write_file
+from .config import Config, coerce, get_config, require_known, save_config
 from .data import project_root
 from .ranks import cpu_count
 from .record import Progress, read_metrics, run_path
@@ -72,7 +72,8 @@ class Planned:
 
 def plan(config: Config, grid, seeds, share=True) -> list[Planned]:
     "The runs of `grid` × `seeds` from the settings `config`, trunks before their branches. Raises `ValueError`, also for two runs of one name."
-    arms, seeds, runs = arms_of(grid), list(seeds), []
+    arms, seeds = arms_of(grid), list(seeds)
+    runs: list[Planned] = []
     if not seeds: raise ValueError("there are no seeds: give at least one, such as seeds=range(4)")
     for arm, seed in product(arms, seeds):
         name = label(dict(arm, seed=seed))
@@ -84,7 +85,7 @@ def plan(config: Config, grid, seeds, share=True) -> list[Planned]:
 
 def families(runs: list[Planned]) -> list[list[Planned]]:
     "`runs` by common trunk; in each family the one that cools down last is first, then those that leave it, the earliest first."
-    found = []
+    found: list[list[Planned]] = []
     for r in runs:
         home = next((f for f in found if common_steps(f[0].config, r.config)), None)
         if home: home.append(r)
@@ -157,7 +158,7 @@ def reason(said: str) -> str:
 def stopped_at(folder: Path) -> int:
     "The step of the newest checkpoint of the run in `folder`; -1 where there is none."
     found = checkpoints(folder / "checkpoints")
-    return int(NAME.fullmatch(found[-1].name)[1]) if found else -1
+    return step_of(found[-1]) if found else -1
 
 def branch(trunk: Path, r: Planned) -> None:
     "Make the run folder of `r` from that of its trunk, which has a checkpoint of step `r.trunk_steps`."
@@ -186,8 +187,11 @@ def slots_for(c: Config, at_once=0, runs=1) -> list[dict]:
 class Sweeper:
     "A sweep at work: its runs, the slots that are free, the processes that are running."
     def __init__(self, runs, folder: Path, notebook, slots):
-        self.runs, self.folder, self.notebook, self.jobs, self.stopping = runs, folder, notebook, set(), False
-        self.free, self.lock, self.pool, self.pending = SimpleQueue(), threading.Lock(), ThreadPoolExecutor(len(runs)), set()
+        self.runs, self.folder, self.notebook, self.stopping = runs, folder, notebook, False
+        self.lock, self.pool = threading.Lock(), ThreadPoolExecutor(len(runs))
+        self.jobs: set[subprocess.Popen] = set()
+        self.pending: set[Future] = set()
+        self.free: SimpleQueue[dict] = SimpleQueue()
         for slot in slots: self.free.put(slot)
         for r in runs:
             if not r.trunk: self.submit(r)
@@ -313,9 +317,9 @@ def attend(sweeper: Sweeper) -> None:
 # %% ../nbs/09_sweep.ipynb #09_sweep-38
 def losses(runs: list[Planned]) -> dict[str, dict[int, float]]:
     "arm → {seed: final validation loss} of the finished `runs`. Raises `ValueError` where an arm has none."
-    found = {r.arm: {} for r in runs}
+    found: dict[str, dict[int, float]] = {r.arm: {} for r in runs}
     for r in runs:
-        if r.state == "finished": found[r.arm][r.config.seed] = r.val_loss
+        if r.val_loss is not None: found[r.arm][r.config.seed] = r.val_loss
     for arm, by_seed in found.items():
         if not by_seed: raise ValueError(f"no run of {arm} is finished; call the sweep again, or see why it failed")
     return found

@@ -73,8 +73,10 @@ class RunData:
 
 def prepare_data(c: Config) -> RunData:
     "Find (or, for the built-in corpus, make) the shards of `c` and check them. Raises `FileNotFoundError` or `ValueError`."
-    corpus = None if c.train_files else build_corpus()
-    train_files, val_files = (c.train_files, c.val_files) if c.train_files else (str(corpus / "train_*.bin"), str(corpus / "val_*.bin"))
+    train_files, val_files = c.train_files, c.val_files
+    if not train_files:
+        corpus = build_corpus()
+        train_files, val_files = str(corpus / "train_*.bin"), str(corpus / "val_*.bin")
     train, val = shard_files(train_files), shard_files(val_files)
     batches = [settings_at(c, step)["batch_tokens"] for step in range(c.num_iterations)]
     sizes, val_sizes = TokenLoader(train_files, max(batches)).sizes, TokenLoader(val_files, c.val_seq_len).sizes
@@ -253,7 +255,8 @@ def train_step(run: Run, now: dict) -> None:
         s.loader.batch_tokens = now["batch_tokens"]
         run.log.say(f"from step {s.step}: {now['batch_tokens']:,} tokens in {n} sequence(s)")
     mine, numbers = n // ranks.world_size, torch.zeros(n + 1, dtype=torch.float64, device=ranks.device)
-    numbers[ranks.rank * mine:][:mine] = backward(run.net, *next(s.loader), now["seq_len"], window_on(ranks.device, now["window"]))
+    inputs, targets = next(s.loader)
+    numbers[ranks.rank * mine:][:mine] = backward(run.net, inputs, targets, now["seq_len"], window_on(ranks.device, now["window"]))
     numbers[-1] = float(run.watch.reason is not None)
     for optimizer in s.optimizers: optimizer.step()
     s.model.zero_grad(set_to_none=True); s.tokens += now["batch_tokens"]
