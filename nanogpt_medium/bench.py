@@ -10,7 +10,6 @@ __all__ = ['SHAPES', 'KINDS', 'LIMITS', 'seconds', 'timed', 'unit', 'Shape', 'ra
 
 # %% ../nbs/10_bench.ipynb #10_bench-03
 import argparse, json, tempfile, time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
