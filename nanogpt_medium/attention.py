@@ -138,8 +138,11 @@ def pieces(tokens, start, eot_id) -> list[list[int]]:
     return [tokens[a:b] for a, b in zip(begins, [*begins[1:], len(tokens)])]
 
 class Kept:
-    "The keys and values [n, H, d] that the tokens to come can see under a window of `window_blocks`; the mask of a text that grows by `pieces`."
-    def __init__(self, window_blocks): self.reach, self.k, self.v = BLOCK * (max(int(window_blocks), 1) - 1), None, None
+    """The keys and values [n, H, d] that the tokens to come can see under a window of `window_blocks`: the mask of a
+    text that grows by `pieces`."""
+    def __init__(self, window_blocks):
+        self.reach, self.k, self.v = BLOCK * (max(int(window_blocks), 1) - 1), None, None
+
     def __len__(self): return 0 if self.k is None else len(self.k)
 
     def before(self, position, new_document):
@@ -155,8 +158,8 @@ class Kept:
 
 def kept_attention(q, k, v, kept, scale):
     "Attention of a piece's q, k, v [n, H, d] to what is `kept` and to the piece itself → [n, H, d]."
-    k, v = kept.add(k, v)
-    before = None if len(q) == 1 else torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(len(k) - len(q))
+    (k, v), n = kept.add(k, v), len(q)
+    before = None if n == 1 else torch.ones(n, len(k), dtype=torch.bool, device=q.device).tril(len(k) - n)
     return dense_attention(q, k, v, before, scale)
 
 # %% ../nbs/01_attention.ipynb #01_attention-34

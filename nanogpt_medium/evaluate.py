@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Trained', 'read_newest', 'open_trained', 'reading', 'check_length', 'check_shards', 'window_for', 'Loss',
            'validation_loss', 'encoded', 'sample', 'token_losses', 'ages', 'losses_by_token', 'mean_in', 'print_loss',
-           'print_sample', 'parser', 'main']
+           'print_sample', 'parser', 'loss_options', 'sample_options', 'main']
 
 # %% ../nbs/07b_evaluate.ipynb #07b_evaluate-03
 import argparse, errno, sys, warnings
@@ -38,6 +38,7 @@ class Trained:
     val_id: str | None     # fingerprint of the tokens that the run was validated on
     path: Path             # of the checkpoint
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-08
 def read_newest(path) -> tuple[Path, dict]:
     """(file, state) of a checkpoint, or of the newest whole one in the folder of a run.
 
@@ -48,7 +49,7 @@ def read_newest(path) -> tuple[Path, dict]:
     hint = "no checkpoint that can be read is here; name a checkpoint (.pt) or the folder of a run, such as runs/NAME"
     raise FileNotFoundError(errno.ENOENT, hint, str(path))
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-08
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-09
 def open_trained(path, device="auto") -> Trained:
     """The model of the checkpoint or run folder at `path`, on `device` (auto: CUDA if there is one, else the CPU).
 
@@ -63,7 +64,7 @@ def open_trained(path, device="auto") -> Trained:
     window = settings_at(c, saved["step"] if ours else c.num_iterations)["window"]
     return Trained(model, c, saved.get("step", c.num_iterations), window, saved.get("val_id"), path)
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-15
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-16
 def reading(t: Trained, files=None, tokens=None, seq_len=None) -> tuple[Config, str]:
     """(settings with `val_tokens` and `val_seq_len`, pattern of the shards) of a loss of `t`: those of its run unless
     given. If `tokens` is not given, and the shards hold less than the run read, all that they hold.
@@ -84,7 +85,7 @@ def reading(t: Trained, files=None, tokens=None, seq_len=None) -> tuple[Config, 
         warnings.warn(f"the run was validated on tokens {t.val_id}, these are {found}: its losses are of other data")
     return replace(c, val_tokens=held, val_seq_len=seq_len), pattern
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-16
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-17
 def check_length(t: Trained, pattern, seq_len, smallest) -> None:
     "Raise `ValueError` where sequences of `seq_len` do not suit the model, or a shard of `smallest` tokens."
     limit, held = t.model.max_seq_len, (smallest - 2) // BLOCK * BLOCK        # a target and one more token must follow
@@ -94,6 +95,7 @@ def check_length(t: Trained, pattern, seq_len, smallest) -> None:
         why = f"this model's {limit}" if limit <= held else f"a shard of {pattern} with {smallest}"
         raise ValueError(f"seq_len {seq_len} is too long for {why} tokens; choose {min(limit, held)} or less")
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-18
 def check_shards(t: Trained, paths) -> str:
     """The fingerprint of the shards `paths`. Warns where no document begins.
 
@@ -103,6 +105,7 @@ def check_shards(t: Trained, paths) -> str:
         warnings.warn(f"no document begins in these shards (no token is {eot_id}); did another tokenizer make them?")
     return found
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-19
 def window_for(t: Trained, window=None) -> int:
     "`window`, or that of the model's step if None. Raises `ValueError` below 1; warns of one longer than in training."
     if window is None: return t.window
@@ -110,7 +113,7 @@ def window_for(t: Trained, window=None) -> int:
     if window > t.window: warnings.warn(f"window {window} is longer than the {t.window} block(s) that this model knows")
     return window
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-17
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-20
 class Loss(NamedTuple):
     loss: float                   # nats per token
     bits_per_byte: float | None   # None where tokens are not bytes
@@ -119,6 +122,7 @@ class Loss(NamedTuple):
     window: int                   # blocks, of the long layers
     files: str
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-21
 def validation_loss(t: Trained, files=None, tokens=None, seq_len=None, window=None) -> Loss:
     """The mean loss of `t` over the first `tokens` of the shards that match `files`, in sequences of `seq_len`, under a
     long window of `window` blocks; by default as its run was validated last. Raises as `reading` and `window_for`."""
@@ -126,7 +130,7 @@ def validation_loss(t: Trained, files=None, tokens=None, seq_len=None, window=No
     loss = evaluate(t.model, c, files, window)
     return Loss(loss, val_bits_per_byte(loss, c, files), c.val_tokens, c.val_seq_len, window, files)
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-30
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-34
 def encoded(t: Trained, prompt: str) -> tuple[list[int], str]:
     """(tokens of a document that begins with `prompt`, name of the tokenizer).
 
@@ -137,10 +141,11 @@ def encoded(t: Trained, prompt: str) -> tuple[list[int], str]:
     if name is None: raise ValueError(f"{V} tokens, document begin {eot_id}: neither bytes nor GPT-2's; {hint}")
     try: return TOKENIZERS[name][0](prompt.encode("utf-8", "surrogateescape")).tolist(), name
     except (ImportError, ConnectionError) as e:
-        raise type(e)("this model's tokens are GPT-2's; text takes tiktoken (pip install -e '.[data]') and its vocabulary, "
-                      "downloaded once (without a network, copy the folder that TIKTOKEN_CACHE_DIR names on another "
-                      f"machine, and set that variable here). Or {hint}") from e
+        raise type(e)("this model's tokens are GPT-2's; text takes tiktoken (pip install -e '.[data]') and its "
+                      "vocabulary, downloaded once (without a network, copy the folder that TIKTOKEN_CACHE_DIR names "
+                      f"on another machine, and set that variable here). Or {hint}") from e
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-35
 def sample(t: Trained, prompt="", ids=None, length=400, temperature=0.8, top_k=None, seed=0, window=None) -> str:
     """`prompt`, or the token ids `ids`, and up to `length` tokens that `t` writes after it; ids are answered in ids.
 
@@ -151,7 +156,7 @@ def sample(t: Trained, prompt="", ids=None, length=400, temperature=0.8, top_k=N
     if len(new) < length: print(f"the document ends here, after {len(new)} of {length} tokens", file=sys.stderr)
     return decode(tokens + new, name) if name else " ".join(map(str, tokens + new))
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-40
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-47
 @torch.no_grad()
 def token_losses(model, inputs, targets, window) -> torch.Tensor:
     "The loss (nats) of each of the targets [T] → float32 [T]; their mean is the model's loss."
@@ -164,6 +169,7 @@ def ages(inputs, eot_id) -> torch.Tensor:
     begin = torch.where(inputs == eot_id, i, -1).cummax(0).values
     return torch.where(begin < 0, 0, i - begin + 1)
 
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-48
 def losses_by_token(t: Trained, files=None, tokens=None, seq_len=None, window=None) -> tuple[np.ndarray, np.ndarray]:
     "(losses in nats, ages) of the tokens of `validation_loss`, each [sequences, seq_len]. Raises as that."
     (c, files), device = reading(t, files, tokens, seq_len), t.model.embed.weight.device
@@ -172,13 +178,13 @@ def losses_by_token(t: Trained, files=None, tokens=None, seq_len=None, window=No
     losses = [token_losses(t.model, x, y, window).cpu() for x, y in pairs]
     return torch.stack(losses).numpy(), torch.stack([ages(x, c.eot_id).cpu() for x, _ in pairs]).numpy()
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-42
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-50
 def mean_in(edges, values, losses) -> np.ndarray:
     "The mean of those `losses` whose `values` lie from one of the `edges` up to the next, for each; NaN for none."
     count, _ = np.histogram(values, edges); total, _ = np.histogram(values, edges, weights=losses)
     return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-51
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-59
 def print_loss(checkpoint, device="auto", **options) -> None:
     """The mean loss of a trained model over the beginning of some shards. By default this is the last validation of its
     run once more: the same tokens, the same window, the same number."""
@@ -193,34 +199,40 @@ def print_sample(checkpoint, device="auto", **options) -> None:
     "Text that a trained model writes, from the beginning of a document or after a prompt."
     print(sample(open_trained(checkpoint, device), **options))
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-52
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-60
 def parser() -> argparse.ArgumentParser:
     "What `python -m nanogpt_medium.evaluate` understands."
-    p = argparse.ArgumentParser(prog="python -m nanogpt_medium.evaluate", description="A trained model's loss, and its text.")
+    p = argparse.ArgumentParser(prog="python -m nanogpt_medium.evaluate", description="A trained model: loss and text.")
     commands = p.add_subparsers(required=True)
     def command(name, run, help):
-        c = commands.add_parser(name, help=help, description=run.__doc__); c.set_defaults(run=run)
-        c.add_argument("checkpoint", help="a checkpoint (.pt) of this project or of modded-nanogpt, or a run's folder: its newest")
-        c.add_argument("--window", type=int, metavar="BLOCKS", help="attention window of the long layers, in blocks of "
-                       f"{BLOCK} tokens; the others have half of it (default: that of the checkpoint's step)")
-        c.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: CUDA if there is a GPU")
+        c = commands.add_parser(name, help=help, description=run.__doc__); c.set_defaults(run=run); add = c.add_argument
+        add("checkpoint", help="a checkpoint (.pt) of this project or of modded-nanogpt, or a run's folder: its newest")
+        add("--window", type=int, metavar="BLOCKS", help="attention window of the long layers, in blocks of "
+            f"{BLOCK} tokens; the others have half of it (default: that of the checkpoint's step)")
+        add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: CUDA if there is a GPU")
         return c
-    add = command("loss", print_loss, "mean loss on the validation shards, or on others").add_argument
+    loss_options(command("loss", print_loss, "mean loss on the validation shards, or on others").add_argument)
+    sample_options(command("sample", print_sample, "text from a prompt"))
+    return p
+
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-61
+def loss_options(add) -> None:
     add("--files", metavar="PATTERN", help="shards: a pattern in quotes, relative to the project (default: as the run)")
     add("--tokens", type=int, metavar="N", help="how many, from the beginning (default: as the run, or all if fewer)")
     add("--seq-len", type=int, metavar="N", help=f"tokens per sequence, a multiple of {BLOCK} (default: as the run)")
-    c = command("sample", print_sample, "text from a prompt"); add, begin = c.add_argument, c.add_mutually_exclusive_group()
+
+def sample_options(command) -> None:
+    begin, add = command.add_mutually_exclusive_group(), command.add_argument
     begin.add_argument("--prompt", metavar="TEXT", default="", help="how the document begins (default: nothing)")
     begin.add_argument("--ids", metavar="ID", type=int, nargs="+", help="token ids in its place, the one that begins a "
                        "document included; the answer is in ids too")
-    add("--length", type=int, metavar="N", default=400, help="tokens, fewer if the document ends (default: %(default)s)")
-    add("--temperature", type=float, metavar="T", default=0.8, help="below 1 sharpens the choice, 0 takes the likeliest "
-        "token (default: %(default)s)")
+    add("--length", type=int, metavar="N", default=400, help="tokens; fewer if the document ends (default: 400)")
+    add("--temperature", type=float, metavar="T", default=0.8, help="below 1 sharpens the choice, 0 takes the "
+        "likeliest token (default: 0.8)")
     add("--top-k", type=int, metavar="K", help="choose among the K likeliest tokens (default: all)")
-    add("--seed", type=int, metavar="S", default=0, help="of the choice (default: %(default)s)")
-    return p
+    add("--seed", type=int, metavar="S", default=0, help="of the choice (default: 0)")
 
-# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-53
+# %% ../nbs/07b_evaluate.ipynb #07b_evaluate-62
 def main(args=None) -> None:
     args = vars(parser().parse_args(args))
     with warnings.catch_warnings():

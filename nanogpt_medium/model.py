@@ -31,7 +31,7 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angle.cos(), persistent=False)     # [T, 1, d/4]
         self.register_buffer("sin", angle.sin(), persistent=False)
 
-    def forward(self, x, start=0):                                               # start: the position of the first token
+    def forward(self, x, start=0):                                              # start: the position of the first token
         cos, sin = (table[start:start + x.size(-3)] for table in (self.cos, self.sin))
         x1, still1, x2, still2 = x.chunk(4, dim=-1)
         return torch.cat([(x1 * cos + x2 * sin).type_as(x), still1, (x2 * cos - x1 * sin).type_as(x), still2], -1)
@@ -228,7 +228,8 @@ class GPT(nn.Module):
         "The last layer's normalised output [T, D], from which the head makes logits."
         backend = self.backend or ("flex" if input_seq.is_cuda else "window")
         long, short = window_masks(input_seq, window_blocks, self.eot_id, self.embed.weight.dtype, backend)
-        return self.through(input_seq, [long if i in self.long_layers else short for i in range(len(self.blocks))], self.rotary)
+        masks = [long if i in self.long_layers else short for i in range(len(self.blocks))]
+        return self.through(input_seq, masks, self.rotary)
 
     def through(self, input_seq, masks, rotary):
         "`features` of `input_seq` [T] under one mask for each layer."
@@ -257,10 +258,12 @@ def compile_blocks(model, **options) -> None:
 
 # %% ../nbs/03_model.ipynb #03_model-46
 class Decoder:
-    "A text that grows, as `model` sees it: a call with more tokens (ints) gives the features [n, D] of these, from which `model.logits` makes logits."
+    """A text that grows, as `model` sees it, which must be in eval mode: a call with n more tokens (ints) gives their
+    features [n, D], from which `model.logits` makes logits."""
     def __init__(self, model, window_blocks):
         self.model, self.rotary, self.position = model, model.rotary, 0
-        self.kept = [Kept(window_blocks if i in model.long_layers else int(window_blocks) // 2) for i in range(len(model.blocks))]
+        long, layers = int(window_blocks), range(len(model.blocks))
+        self.kept = [Kept(long if i in model.long_layers else long // 2) for i in layers]
 
     @torch.no_grad()
     def __call__(self, tokens):
@@ -276,26 +279,32 @@ class Decoder:
 
 # %% ../nbs/03_model.ipynb #03_model-46g
 def draw(logits, temperature, top_k, rng) -> int:
-    "A token drawn by `rng` from softmax(logits [V] / temperature), among the `top_k` likeliest ones unless that is None; the likeliest at temperature 0."
+    """A token drawn by `rng` from softmax(logits [V] / temperature), among the `top_k` likeliest unless that is None;
+    at temperature 0 the likeliest."""
     if temperature == 0: return int(logits.argmax())
     if top_k is not None: logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
     return int(torch.multinomial(((logits - logits.max()) / temperature).softmax(0), 1, generator=rng))
 
 def check_draw(vocab_size, tokens, temperature, top_k) -> None:
-    if not tokens: raise ValueError("there are no tokens to continue; a text begins with the token that begins a document, model.eot_id")
-    if not 0 <= min(tokens) <= max(tokens) < vocab_size: raise ValueError(f"tokens run from {min(tokens)} to {max(tokens)}; this model's are 0 … {vocab_size - 1}")
-    if not 0 <= temperature < float("inf"): raise ValueError(f"temperature {temperature} must be at least 0 (the likeliest token) and finite")
-    if top_k is not None and not 1 <= top_k <= vocab_size: raise ValueError(f"top_k {top_k} must be at least 1 and at most {vocab_size}, the vocabulary; None draws from all of it")
+    "Raise `ValueError` for what `generate` cannot work with."
+    if not tokens: raise ValueError("there are no tokens to continue; begin with model.eot_id, as documents do")
+    low, high = min(tokens), max(tokens)
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"tokens run from {low} to {high}; this model's are 0 … {vocab_size - 1}")
+    if not 0 <= temperature < float("inf"): raise ValueError(f"temperature {temperature} must be at least 0 and finite")
+    if top_k is not None and not 1 <= top_k <= vocab_size:
+        raise ValueError(f"top_k {top_k} must be at least 1 and at most {vocab_size}, the vocabulary; None takes all")
 
+# %% ../nbs/03_model.ipynb #03_model-46h
 @torch.no_grad()
 def generate(model, tokens, num_tokens, window_blocks, temperature=0.8, seed=0, top_k=None) -> list[int]:
-    """Continue `tokens` (ints; a document begins with `model.eot_id`) by `num_tokens` drawn ones, ending early where a new document would begin; → the new tokens.
-
-    Raises `ValueError` for tokens, temperature or top_k that cannot be."""
-    vocab_size, tokens = model.embed.num_embeddings, [int(t) for t in tokens]; check_draw(vocab_size, tokens, temperature, top_k)
-    rng, new, training, decoder = torch.Generator().manual_seed(seed), [], model.training, Decoder(model, window_blocks); model.eval()
+    """Continue `tokens` (ints; a document begins with `model.eot_id`) by `num_tokens` drawn ones, by fewer where a new
+    document would begin; → the new tokens. Raises `ValueError` for tokens, temperature or top_k that cannot be."""
+    vocab_size, tokens, training = model.embed.num_embeddings, [int(t) for t in tokens], model.training
+    check_draw(vocab_size, tokens, temperature, top_k)
+    new, rng, decoder = [], torch.Generator().manual_seed(seed), Decoder(model.eval(), window_blocks)
     for _ in range(num_tokens):
-        logits = model.logits(decoder(tokens)[-1:])[0, :vocab_size].float().cpu()
+        logits = model.logits(decoder(tokens)[-1:])[0, :vocab_size].cpu()
         tokens = [draw(logits, temperature, top_k, rng)]
         if tokens[0] == model.eot_id: break
         new += tokens

@@ -73,7 +73,7 @@ class RunData:
     val_id: str
 
 def data_files(c: Config) -> tuple[str, str]:
-    "The patterns (train_files, val_files) of `c`; where it has none, those of the built-in corpus, which is made if it is not there."
+    "The patterns (train_files, val_files) of `c`; without any, those of the built-in corpus, made if it is not there."
     if c.train_files: return c.train_files, c.val_files
     corpus = build_corpus()
     return str(corpus / "train_*.bin"), str(corpus / "val_*.bin")
@@ -407,7 +407,8 @@ def load_model(path, device="cpu") -> GPT:
     return model_of(load_checkpoint(path), device)
 
 def model_of(saved: dict, device="cpu") -> GPT:
-    "The model of a checkpoint that was read, of this project or of modded-nanogpt (whose heads have 128 dimensions, and whose sequences 262144 tokens at most)."
+    """The model of a checkpoint that was read, of this project or of modded-nanogpt (whose heads have 128 dimensions,
+    and whose sequences 262144 tokens at most)."""
     device, weights = torch.device(device), weights_of(saved)
     if "config" in saved: model = build_model(Config(**saved["config"]), device)
     else:
