@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['BLOCK', 'dense_mask', 'block_documents', 'window_mask', 'by_block', 'by_token', 'bmm', 'add_product', 'attend',
            'attend_backward', 'WindowAttention', 'window_attention', 'dense_attention', 'block_lists', 'flex_mask',
-           'compiled_flex', 'kernel_options', 'flex_attend', 'window_masks', 'attention']
+           'compiled_flex', 'kernel_options', 'flex_attend', 'pieces', 'Kept', 'kept_attention', 'window_masks',
+           'attention']
 
 # %% ../nbs/01_attention.ipynb #01_attention-03
 from functools import cache
@@ -130,6 +131,37 @@ def flex_attend(q, k, v, mask, scale):
     else: flex = compiled_flex()
     return flex(*(x.transpose(0, 1)[None] for x in (q, k, v)), block_mask=mask, scale=scale, kernel_options=kernel_options(q.device))[0].transpose(0, 1)
 
+# %% ../nbs/01_attention.ipynb #01_attention-32b
+def pieces(tokens, start, eot_id) -> list[list[int]]:
+    "`tokens` (ints, the first one at position `start`), cut where a block or a document begins."
+    begins = [i for i, t in enumerate(tokens) if i == 0 or t == eot_id or (start + i) % BLOCK == 0]
+    return [tokens[a:b] for a, b in zip(begins, [*begins[1:], len(tokens)])]
+
+class Kept:
+    """The keys and values [n, H, d] that the tokens to come can see under a window of `window_blocks`: the mask of a
+    text that grows by `pieces`."""
+    def __init__(self, window_blocks):
+        self.reach, self.k, self.v = BLOCK * (max(int(window_blocks), 1) - 1), None, None
+
+    def __len__(self): return 0 if self.k is None else len(self.k)
+
+    def before(self, position, new_document):
+        "Forget what a piece that begins at `position` cannot see."
+        n = 0 if new_document else self.reach if position % BLOCK == 0 else len(self)
+        if n == 0: self.k = self.v = None
+        elif n < len(self): self.k, self.v = self.k[-n:], self.v[-n:]
+
+    def add(self, k, v):
+        "Keep the keys and values of a piece too; → all that are kept."
+        self.k, self.v = (k, v) if self.k is None else (torch.cat([self.k, k]), torch.cat([self.v, v]))
+        return self.k, self.v
+
+def kept_attention(q, k, v, kept, scale):
+    "Attention of a piece's q, k, v [n, H, d] to what is `kept` and to the piece itself → [n, H, d]."
+    (k, v), n = kept.add(k, v), len(q)
+    before = None if n == 1 else torch.ones(n, len(k), dtype=torch.bool, device=q.device).tril(len(k) - n)
+    return dense_attention(q, k, v, before, scale)
+
 # %% ../nbs/01_attention.ipynb #01_attention-34
 def window_masks(input_seq, window_blocks, eot_id, dtype, backend):
     "The masks of the long window and of the short one, half of it rounded down. `backend`: 'window' (CPU), 'flex' (CUDA) or 'dense' (the reference, anywhere)."
@@ -142,4 +174,5 @@ def window_masks(input_seq, window_blocks, eot_id, dtype, backend):
 def attention(q, k, v, mask, scale):
     "Attention of q, k, v [T, H, d] under a mask of any backend → [T, H, d]."
     if isinstance(mask, torch.Tensor): return dense_attention(q, k, v, mask, scale)
+    if isinstance(mask, Kept): return kept_attention(q, k, v, mask, scale)
     return window_attention(q, k, v, mask, scale) if isinstance(mask, list) else flex_attend(q, k, v, mask, scale)

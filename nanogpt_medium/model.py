@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['SCALE', 'rms', 'linear', 'Rotary', 'init_uniform', 'Matrix', 'zero_matrix', 'Attention', 'MLP', 'Block', 'norm',
            'norm_backward', 'turn_', 'heads', 'heads_backward', 'BlockByHand', 'by_hand', 'CappedLoss', 'Head',
-           'check_sizes', 'GPT', 'compile_blocks', 'generate']
+           'check_sizes', 'GPT', 'compile_blocks', 'Decoder', 'draw', 'check_draw', 'generate']
 
 # %% ../nbs/03_model.ipynb #03_model-03
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .attention import BLOCK, attend, attend_backward, attention, window_masks
+from .attention import Kept, attend, attend_backward, attention, pieces, window_masks
 from .data import BYTE_EOT
 from .fp8 import fp8_linear
 
@@ -29,8 +31,8 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angle.cos(), persistent=False)     # [T, 1, d/4]
         self.register_buffer("sin", angle.sin(), persistent=False)
 
-    def forward(self, x):
-        cos, sin = self.cos[:x.size(-3)], self.sin[:x.size(-3)]
+    def forward(self, x, start=0):                                              # start: the position of the first token
+        cos, sin = (table[start:start + x.size(-3)] for table in (self.cos, self.sin))
         x1, still1, x2, still2 = x.chunk(4, dim=-1)
         return torch.cat([(x1 * cos + x2 * sin).type_as(x), still1, (x2 * cos - x1 * sin).type_as(x), still2], -1)
 
@@ -224,14 +226,19 @@ class GPT(nn.Module):
 
     def features(self, input_seq, window_blocks):
         "The last layer's normalised output [T, D], from which the head makes logits."
+        backend = self.backend or ("flex" if input_seq.is_cuda else "window")
+        long, short = window_masks(input_seq, window_blocks, self.eot_id, self.embed.weight.dtype, backend)
+        masks = [long if i in self.long_layers else short for i in range(len(self.blocks))]
+        return self.through(input_seq, masks, self.rotary)
+
+    def through(self, input_seq, masks, rotary):
+        "`features` of `input_seq` [T] under one mask for each layer."
         x = x0 = rms(self.embed(input_seq))
         L, ve = len(self.blocks), [table(input_seq) for table in self.value_embeds]; ve = ve + [None] * (L - 2 * len(ve)) + ve
-        backend = self.backend or ("flex" if x.is_cuda else "window")
-        long, short = window_masks(input_seq, window_blocks, self.eot_id, x.dtype, backend)
         skips, weights = [], self.skip_weights.unbind()
-        for i, block in enumerate(self.blocks):
+        for i, (block, mask) in enumerate(zip(self.blocks, masks)):
             skip = (skips.pop(), weights[i - L // 2]) if i >= L // 2 else (None, None)
-            x = block(x, x0, ve[i], *skip, long if i in self.long_layers else short, self.rotary)
+            x = block(x, x0, ve[i], *skip, mask, rotary)
             if i < L // 2: skips.append(x)
         return rms(x)
 
@@ -250,18 +257,56 @@ def compile_blocks(model, **options) -> None:
     for part in (*model.blocks, model.lm_head): part.compile(dynamic=False, **options)
 
 # %% ../nbs/03_model.ipynb #03_model-46
+class Decoder:
+    """A text that grows, as `model` sees it, which must be in eval mode: a call with n more tokens (ints) gives their
+    features [n, D], from which `model.logits` makes logits."""
+    def __init__(self, model, window_blocks):
+        self.model, self.rotary, self.position = model, model.rotary, 0
+        long, layers = int(window_blocks), range(len(model.blocks))
+        self.kept = [Kept(long if i in model.long_layers else long // 2) for i in layers]
+
+    @torch.no_grad()
+    def __call__(self, tokens):
+        with torch.compiler.set_stance("force_eager"):                           # each length would be compiled anew
+            return torch.cat([self.piece(p) for p in pieces(tokens, self.position, self.model.eot_id)])
+
+    def piece(self, tokens):
+        end, cos = self.position + len(tokens), self.rotary.cos
+        if end > len(cos): self.rotary = Rotary(4 * cos.size(-1), 2 * len(cos)).to(cos.device)
+        for kept in self.kept: kept.before(self.position, tokens[0] == self.model.eot_id)
+        rotary, self.position = partial(self.rotary, start=self.position), end
+        return self.model.through(torch.tensor(tokens, dtype=torch.int32, device=cos.device), self.kept, rotary)
+
+# %% ../nbs/03_model.ipynb #03_model-46g
+def draw(logits, temperature, top_k, rng) -> int:
+    """A token drawn by `rng` from softmax(logits [V] / temperature), among the `top_k` likeliest unless that is None;
+    at temperature 0 the likeliest."""
+    if temperature == 0: return int(logits.argmax())
+    if top_k is not None: logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
+    return int(torch.multinomial(((logits - logits.max()) / temperature).softmax(0), 1, generator=rng))
+
+def check_draw(vocab_size, tokens, temperature, top_k) -> None:
+    "Raise `ValueError` for what `generate` cannot work with."
+    if not tokens: raise ValueError("there are no tokens to continue; begin with model.eot_id, as documents do")
+    low, high = min(tokens), max(tokens)
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"tokens run from {low} to {high}; this model's are 0 … {vocab_size - 1}")
+    if not 0 <= temperature < float("inf"): raise ValueError(f"temperature {temperature} must be at least 0 and finite")
+    if top_k is not None and not 1 <= top_k <= vocab_size:
+        raise ValueError(f"top_k {top_k} must be at least 1 and at most {vocab_size}, the vocabulary; None takes all")
+
+# %% ../nbs/03_model.ipynb #03_model-46h
 @torch.no_grad()
-def generate(model, tokens, num_tokens, window_blocks, temperature=0.8, seed=0):
-    "Continue `tokens` (ints; a document begins with `model.eot_id`) by `num_tokens` drawn ones, ending early where a new document would begin; → list of the new tokens."
-    vocab_size, device, limit = model.embed.num_embeddings, model.embed.weight.device, model.max_seq_len
-    rng, tokens, training = torch.Generator().manual_seed(seed), list(tokens), model.training
-    start = len(tokens); model.eval()
-    while len(tokens) < start + num_tokens:
-        seen = tokens[-limit:]
-        padded = torch.tensor(seen + [model.eot_id] * (-len(seen) % BLOCK), dtype=torch.int32, device=device)
-        logits = model.logits(model.features(padded, window_blocks)[len(seen) - 1:len(seen)])[0, :vocab_size].cpu()
-        token = int(torch.multinomial((logits / temperature).softmax(0), 1, generator=rng))
-        if token == model.eot_id: break
-        tokens.append(token)
+def generate(model, tokens, num_tokens, window_blocks, temperature=0.8, seed=0, top_k=None) -> list[int]:
+    """Continue `tokens` (ints; a document begins with `model.eot_id`) by `num_tokens` drawn ones, by fewer where a new
+    document would begin; → the new tokens. Raises `ValueError` for tokens, temperature or top_k that cannot be."""
+    vocab_size, tokens, training = model.embed.num_embeddings, [int(t) for t in tokens], model.training
+    check_draw(vocab_size, tokens, temperature, top_k)
+    new, rng, decoder = [], torch.Generator().manual_seed(seed), Decoder(model.eval(), window_blocks)
+    for _ in range(num_tokens):
+        logits = model.logits(decoder(tokens)[-1:])[0, :vocab_size].cpu()
+        tokens = [draw(logits, temperature, top_k, rng)]
+        if tokens[0] == model.eot_id: break
+        new += tokens
     model.train(training)
-    return tokens[start:]
+    return new
