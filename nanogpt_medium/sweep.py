@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['OWN', 'COOLDOWN', 'MANIFEST', 'RESULTS', 'arms_of', 'label', 'common_steps', 'Planned', 'plan', 'families',
            'write_manifest', 'read_manifest', 'take_up', 'papermill', 'complete', 'reason', 'stopped_at', 'branch',
-           'slots_for', 'Sweeper', 'alone', 'steps_done', 'only_one', 'sweep', 'attend', 'losses', 'contrast',
-           'detectable', 'conclusion', 'spent', 'plot_spread', 'read_arms']
+           'slots_for', 'Sweeper', 'train_planned', 'plant', 'alone', 'end', 'steps_done', 'only_one', 'sweep',
+           'attend', 'losses', 'contrast', 'detectable', 'conclusion', 'spent', 'plot_spread', 'read_arms']
 
 # %% ../nbs/09_sweep.ipynb #09_sweep-03
 import json, math, os, re, shutil, signal, subprocess, sys, threading, time, typing
@@ -186,7 +186,7 @@ def slots_for(c: Config, at_once=0, runs=1) -> list[dict]:
 # %% ../nbs/09_sweep.ipynb #09_sweep-25
 class Sweeper:
     "A sweep at work: its runs, the slots that are free, the processes that are running."
-    def __init__(self, runs, folder: Path, notebook, slots):
+    def __init__(self, runs: list[Planned], folder: Path, notebook: Path, slots: list[dict]):
         self.runs, self.folder, self.notebook, self.stopping = runs, folder, notebook, False
         self.lock, self.pool = threading.Lock(), ThreadPoolExecutor(len(runs))
         self.jobs: set[subprocess.Popen] = set()
@@ -197,47 +197,13 @@ class Sweeper:
             if not r.trunk: self.submit(r)
 
     def submit(self, r: Planned):
-        with self.lock: self.pending.add(self.pool.submit(self.work, r))
+        with self.lock: self.pending.add(self.pool.submit(train_planned, self, r))
 
     def leg(self, r: Planned, stop_at: int) -> str:
         "Run `r` to its end, or to `stop_at`, once there is a free slot. → what papermill printed."
         slot = self.free.get()
         try: return "" if self.stopping else papermill(r, self.folder, self.notebook, slot, self.jobs, stop_at=stop_at)
         finally: self.free.put(slot)
-
-    def work(self, r: Planned) -> None:
-        "Train `r`, and on the way plant and submit those that leave it."
-        for b in (b for b in self.runs if b.trunk == r.name and b.state != "finished"):
-            said = self.plant(r, b)
-            if self.stopping: return
-            if said: self.end(r, said); break
-            self.submit(b)
-        else:
-            if r.state != "finished": self.end(r, self.leg(r, stop_at=0))
-            return
-        for b in self.runs:                              # the trunk failed: what has not left it yet tries alone
-            if b.trunk == r.name and not run_path(b.config).exists(): alone(b); self.submit(b)
-
-    def plant(self, r: Planned, b: Planned) -> str:
-        "Let `b` leave its trunk `r`. Where that is past the place, `b` trains its first steps itself. → why the trunk failed, if it did."
-        path, said = run_path(r.config), ""
-        if run_path(b.config).exists(): return ""
-        if stopped_at(path) < b.trunk_steps: said = self.leg(r, stop_at=b.trunk_steps)
-        if stopped_at(path) == b.trunk_steps: branch(path, b); return ""
-        if stopped_at(path) > b.trunk_steps: alone(b); return ""
-        return said or "it ended without a word"
-
-    def end(self, r: Planned, said: str) -> None:
-        "Write down how `r` ended."
-        if self.stopping: return
-        path = run_path(r.config)
-        if (path / "summary.json").exists() and complete(self.folder / f"{r.name}.ipynb"):
-            r.state, r.error, r.val_loss = "finished", "", json.loads((path / "summary.json").read_text())["val_loss"]
-            training = read_metrics(path)[0]
-            shared = training[r.trunk_steps - 1] if r.trunk else dict(train_time_ms=0, tokens=0)
-            r.train_time_ms, r.tokens = (training[-1][key] - shared[key] for key in ("train_time_ms", "tokens"))
-        else: r.state, r.error = "failed", reason(said)
-        with self.lock: write_manifest(self.folder / MANIFEST, self.runs)
 
     def stop(self):
         "Ask every process to save and end, as Ctrl-C would, and wait for that."
@@ -246,9 +212,45 @@ class Sweeper:
             with suppress(ProcessLookupError): job.send_signal(signal.SIGINT)
         self.pool.shutdown()
 
+# %% ../nbs/09_sweep.ipynb #09_sweep-27
+def train_planned(s: Sweeper, r: Planned) -> None:
+    "Train `r`, and on the way plant and submit those that leave it."
+    for b in (b for b in s.runs if b.trunk == r.name and b.state != "finished"):
+        failure = plant(s, r, b)
+        if s.stopping: return
+        if failure: end(s, r, failure); break
+        s.submit(b)
+    else:
+        if r.state != "finished": end(s, r, s.leg(r, stop_at=0))
+        return
+    for b in s.runs:                                     # the trunk failed: what has not left it yet tries alone
+        if b.trunk == r.name and not run_path(b.config).exists(): alone(b); s.submit(b)
+
+def plant(s: Sweeper, r: Planned, b: Planned) -> str:
+    "Let `b` leave its trunk `r`. Where that is past the place, `b` trains its first steps itself. → why the trunk failed, if it did."
+    path, said = run_path(r.config), ""
+    if run_path(b.config).exists(): return ""
+    if stopped_at(path) < b.trunk_steps: said = s.leg(r, stop_at=b.trunk_steps)
+    if stopped_at(path) < b.trunk_steps: return reason(said)
+    if stopped_at(path) > b.trunk_steps: alone(b)
+    else: branch(path, b)
+    return ""
+
 def alone(r: Planned) -> None: r.trunk, r.trunk_steps = "", 0
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-26
+def end(s: Sweeper, r: Planned, said: str) -> None:
+    "Write down how `r` ended."
+    if s.stopping: return
+    path = run_path(r.config)
+    if (path / "summary.json").exists() and complete(s.folder / f"{r.name}.ipynb"):
+        r.state, r.error, r.val_loss = "finished", "", json.loads((path / "summary.json").read_text())["val_loss"]
+        training = read_metrics(path)[0]
+        shared = training[r.trunk_steps - 1] if r.trunk else dict(train_time_ms=0, tokens=0)
+        r.train_time_ms, r.tokens = (training[-1][key] - shared[key] for key in ("train_time_ms", "tokens"))
+    else: r.state, r.error = "failed", reason(said)
+    with s.lock: write_manifest(s.folder / MANIFEST, s.runs)
+
+# %% ../nbs/09_sweep.ipynb #09_sweep-28
 def steps_done(r: Planned) -> int:
     "How many of its own steps `r` has trained, by the end of its log."
     if r.state == "finished": return r.own_steps
@@ -273,7 +275,7 @@ def only_one(folder: Path, seconds=30):
         os.set_inheritable(f.fileno(), True)
         yield
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-28
+# %% ../nbs/09_sweep.ipynb #09_sweep-30
 def sweep(config: Config, grid, seeds, name="sweep", at_once=0, share=True, notebook=None) -> list[Planned]:
     """Train every arm of `grid` with every one of `seeds`, from the settings `config`, in the folder `name` under `config.runs_dir`. → its runs.
 
@@ -298,6 +300,7 @@ def sweep(config: Config, grid, seeds, name="sweep", at_once=0, share=True, note
         attend(Sweeper(runs, folder, notebook, slots_for(runs[0].config, at_once, len(runs))))
     return runs
 
+# %% ../nbs/09_sweep.ipynb #09_sweep-32
 def attend(sweeper: Sweeper) -> None:
     "Show the progress of `sweeper` until all its runs have ended; then, which of them failed."
     runs = sweeper.runs; progress = Progress(sum(r.own_steps for r in runs))
@@ -314,12 +317,12 @@ def attend(sweeper: Sweeper) -> None:
     for r in runs:
         if r.state == "failed": print(f"failed: {r.name}: {r.error}")
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-38
+# %% ../nbs/09_sweep.ipynb #09_sweep-42
 def losses(runs: list[Planned]) -> dict[str, dict[int, float]]:
     "arm → {seed: final validation loss} of the finished `runs`. Raises `ValueError` where an arm has none."
     found: dict[str, dict[int, float]] = {r.arm: {} for r in runs}
     for r in runs:
-        if r.val_loss is not None: found[r.arm][r.config.seed] = r.val_loss
+        if r.state == "finished" and r.val_loss is not None: found[r.arm][r.config.seed] = r.val_loss
     for arm, by_seed in found.items():
         if not by_seed: raise ValueError(f"no run of {arm} is finished; call the sweep again, or see why it failed")
     return found
@@ -337,7 +340,7 @@ def detectable(n: int, alpha=0.05, chance=0.8) -> float:
     from scipy.optimize import brentq
     return brentq(lambda effect: power(n, effect, alpha / 2) - chance, 1e-3, 1e4)
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-41
+# %% ../nbs/09_sweep.ipynb #09_sweep-45
 def conclusion(runs: list[Planned], target=None) -> str:
     "What the finished `runs` say about each arm against the first (and about `target`), and what so many runs could have shown (Markdown)."
     first, *others = losses(runs); lines = []
@@ -364,7 +367,7 @@ def spent(runs: list[Planned]) -> str:
     saved = f"; trained apart they would have been {all_steps:,}, {1 - own / all_steps:.0%} of which were shared" if own < all_steps else ""
     return f"{len(done)} runs: {own:,} steps{saved}; {sum(r.tokens for r in done):,} tokens; {sum(r.train_time_ms for r in done) / 60000:.1f} minutes on the training clocks, one after the other."
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-44
+# %% ../nbs/09_sweep.ipynb #09_sweep-48
 def plot_spread(runs: list[Planned], ax=None):
     "Mean validation loss of each arm by step, over the seeds that are finished, within one standard deviation. Needs the run folders. → the axes."
     from matplotlib import pyplot as plt
@@ -378,7 +381,7 @@ def plot_spread(runs: list[Planned], ax=None):
     ax.set(xlabel="step", ylabel="validation loss (nats per token)"); ax.legend(frameon=False)
     return ax
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-45
+# %% ../nbs/09_sweep.ipynb #09_sweep-49
 def read_arms(**settings) -> list[dict]:
     "Arms from one list for each setting, also as text with commas; a single value holds for all. Raises `ValueError` for lists of different lengths."
     lists = {k: v.split(",") if isinstance(v, str) else list(v) if isinstance(v, (list, tuple)) else [v] for k, v in settings.items() if v is not None}
