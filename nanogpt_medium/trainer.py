@@ -486,7 +486,7 @@ def follow(job, c: Config, path: Path, watch: Watch, tmp: Path) -> None:
 @record
 def main() -> None:
     "Train as the JSON file named on the command line says."
-    if len(sys.argv) != 2: sys.exit("usage: python -m nanogpt_medium.trainer CONFIG.json (or torchrun … -m nanogpt_medium.trainer CONFIG.json)")
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"): sys.exit("usage: python -m nanogpt_medium.trainer CONFIG.json (or torchrun … -m nanogpt_medium.trainer CONFIG.json)")
     try: train(load_config(sys.argv[1]))
     except Stopped as e: print(e, file=sys.stderr); sys.exit(e.exit_code())
 
