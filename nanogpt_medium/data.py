@@ -99,13 +99,16 @@ def walk(sizes, batches, repeat=False):
 
 # %% ../nbs/00_data.ipynb #00_data-28
 def require_steps(sizes, batches, repeat=False, starts=None) -> tuple[int, float]:
-    """(shards opened, epochs) of a run that takes the batch sizes `batches` from shards of `sizes` tokens. Raises `ValueError` if they run out.
+    """(shards opened, epochs) of a run that takes the batch sizes `batches` from shards of `sizes` tokens.
 
-    `starts` says where the batches begin, (shard, pos) each, if that is not what `walk` says; see `TokenLoader.walk`."""
-    batches = list(batches); starts, aligned = (list(walk(sizes, batches, repeat)), "") if starts is None else (list(starts), ", and those that align skips,")
+    `starts` says where the batches begin, (shard, pos) each, if `walk` does not; see `TokenLoader.walk`.
+    Raises `ValueError` if the shards run out."""
+    batches, skips = list(batches), "" if starts is None else ", and those that align skips,"
+    starts = list(walk(sizes, batches, repeat) if starts is None else starts)
     if len(starts) < len(batches):
         raise ValueError(f"the run needs {len(batches)} steps and the {len(sizes)} shard(s), {sum(sizes):,} tokens in all, give {len(starts)}: "
-                         f"at least {sum(batches[len(starts):]) + 1:,} more tokens{aligned} are wanted; add shards, lower num_iterations, or set repeat_data=True")
+                         f"at least {sum(batches[len(starts):]) + 1:,} more tokens{skips} are wanted; "
+                         "add shards, lower num_iterations, or set repeat_data=True")
     return max((shard for shard, _ in starts), default=-1) + 1, sum(batches) / sum(sizes)
 
 # %% ../nbs/00_data.ipynb #00_data-29b
@@ -119,7 +122,9 @@ def next_document(tokens, pos, eot_id) -> int:
     return len(tokens)
 
 def sequence_starts(tokens, pos, n, seq_len, eot_id=None) -> list[int]:
-    "Where the next `n` sequences of `seq_len` tokens start in `tokens` (NumPy [size]): one after the other from `pos` on or, given `eot_id`, each with the next document."
+    """Where the next `n` sequences of `seq_len` tokens start in `tokens` (NumPy [size]), from `pos` on.
+
+    One follows the other or, given `eot_id`, waits for the next document; `size` and more where there is none."""
     starts = []
     for _ in range(n):
         starts.append(pos if eot_id is None else next_document(tokens, pos, eot_id)); pos = starts[-1] + seq_len
@@ -132,37 +137,38 @@ def shard_files(pattern) -> list[str]:
     if not files: raise FileNotFoundError(errno.ENOENT, "no shard matches; put shards there or change the pattern", str(pattern))
     return files
 
-def warm(path) -> None:
-    "Read a file through once, so that the operating system holds it in its cache when the loader gets there."
-    with open(path, "rb", buffering=0) as f:
-        while f.read(2**20): pass
+def warm(path) -> Thread:
+    "A started thread that reads a file through once: the operating system then has it in its cache when the loader gets there."
+    def read():
+        with open(path, "rb", buffering=0) as f:
+            while f.read(2**20): pass
+    thread = Thread(target=read, daemon=True); thread.start()
+    return thread
 
 # %% ../nbs/00_data.ipynb #00_data-32
 class Places:
-    "Where the batches of a run begin in `files`: the open shard, the position in it, and the epoch. See `TokenLoader`, which reads there."
+    "Where batches begin in `files`: the open shard, the position in it, the epoch. `TokenLoader` reads there."
     def __init__(self, files, batch_tokens, world_size, repeat, align, seq_len, eot_id):
-        self.files, self.sizes, self.batch_tokens, self.world_size = files, [shard_size(f) for f in files], batch_tokens, world_size
-        self.repeat, self.align, self.seq_len, self.eot_id, self.epoch = repeat, align, seq_len, eot_id, 0
-        for shard, (path, size) in enumerate(zip(files, self.sizes)):
-            if size < batch_tokens + 1: raise ValueError(f"{path}: {size} tokens are fewer than one batch of {batch_tokens} and its last target; use larger shards or smaller batches")
-            if align: self.open(shard); self.starts()
-        self.open(0)
+        self.files, self.sizes, self.repeat = files, [shard_size(f) for f in files], repeat
+        self.batch_tokens, self.world_size, self.epoch = batch_tokens, world_size, 0
+        self.align, self.seq_len, self.eot_id = align, seq_len, eot_id
 
-    def open(self, shard, pos=0): self.shard, self.pos, self.tokens, self.prefetch = shard, pos, load_shard(self.files[shard]), None
+    def open(self, shard, pos=0):
+        self.shard, self.pos, self.tokens, self.prefetch = shard, pos, load_shard(self.files[shard]), None
 
     def starts(self) -> tuple[list[int], int]:
-        "(where the sequences of the next batch start in the open shard, those of all ranks; their length). Raises `ValueError` for a shard without room for one batch."
+        "(where the sequences of the next batch start in the open shard, over all ranks; their length). Raises `ValueError`."
         length = (self.seq_len or self.batch_tokens) if self.align else self.batch_tokens // self.world_size
-        n, rest = divmod(self.batch_tokens, length)
-        if rest or n % self.world_size: raise ValueError(f"batch_tokens {self.batch_tokens} are not whole sequences of {length} tokens that {self.world_size} rank(s) can share evenly; set seq_len")
-        starts = sequence_starts(self.tokens.numpy(), self.pos, n, length, self.eot_id if self.align else None)
+        n, eot_id = self.batch_tokens // length, self.eot_id if self.align else None
+        starts = sequence_starts(self.tokens.numpy(), self.pos, n, length, eot_id)
         if self.pos == 0 and starts[-1] + length + 1 > len(self.tokens):
-            aligned = f" that each begin with token {self.eot_id}" if self.align else ""
-            raise ValueError(f"{self.files[self.shard]}: {len(self.tokens)} tokens have no room for {n} sequence(s) of {length} tokens{aligned}; use larger shards or smaller batches")
+            begun = f" that each begin with token {eot_id}" if self.align else ""
+            raise ValueError(f"{self.files[self.shard]}: {len(self.tokens)} tokens have no room for {n} sequence(s) "
+                             f"of {length} tokens{begun}; use larger shards or smaller batches")
         return starts, length
 
     def advance(self) -> tuple[list[int], int]:
-        "Go past the next batch, into the next shard if need be: → its `starts`. Raises `StopIteration` at the end of the data."
+        "Go past the next batch, into the next shard if need be: → its `starts`. Raises `StopIteration` at the end."
         starts, length = self.starts()
         if starts[-1] + length + 1 >= len(self.tokens):
             if self.shard + 1 == len(self.files):
@@ -172,45 +178,58 @@ class Places:
         self.pos = starts[-1] + length
         return starts, length
 
+    def walk(self, steps):
+        "Go past a batch of (batch_tokens, seq_len) for each of `steps`, unread: yields its (shard, pos), until the data ends."
+        for self.batch_tokens, self.seq_len in steps:
+            try: starts, _ = self.advance()
+            except StopIteration: return
+            yield self.shard, starts[0]
+
 # %% ../nbs/00_data.ipynb #00_data-32a
 class TokenLoader(Places):
     """Iterator over the shards that match `pattern`: (inputs int32 [local], targets int64 [local]), local = batch_tokens / world_size.
 
-    With `align`, a batch is sequences of `seq_len` tokens (one, if None) that each begin with `eot_id`; a rank takes its share of them, end to end.
+    With `align`, a batch is sequences of `seq_len` tokens (one, if None) that each begin with `eot_id`, shared out to the ranks.
     It ends with `StopIteration`, or starts again at the first shard if `repeat`; `epoch` counts the restarts.
     Raises `FileNotFoundError` where nothing matches, `ValueError` for a damaged or too small shard or a batch that does not divide."""
-    def __init__(self, pattern, batch_tokens, rank=0, world_size=1, device="cpu", repeat=False, align=False, seq_len=None, eot_id=GPT2_EOT):
+    def __init__(self, pattern, batch_tokens, rank=0, world_size=1, device="cpu", repeat=False,
+                 align=False, seq_len=None, eot_id=GPT2_EOT):
         if batch_tokens < 1 or batch_tokens % world_size: raise ValueError(f"batch_tokens {batch_tokens} cannot be shared out evenly to {world_size} ranks")
         if not 0 <= rank < world_size: raise ValueError(f"rank {rank} is outside 0 … {world_size - 1}")
         super().__init__(shard_files(pattern), batch_tokens, world_size, repeat, align, seq_len, eot_id)
         self.rank, self.device = rank, torch.device(device)
+        for path, size in zip(self.files, self.sizes):
+            if size < batch_tokens + 1: raise ValueError(f"{path}: {size} tokens are fewer than one batch of {batch_tokens} and its last target; use larger shards or smaller batches")
+        if align: self.check_aligned()
+        self.open(0)
+
+    def check_aligned(self) -> None:
+        length = self.seq_len or self.batch_tokens
+        if self.batch_tokens % (length * self.world_size):
+            raise ValueError(f"batch_tokens {self.batch_tokens} are not whole sequences of {length} tokens that {self.world_size} rank(s) can share evenly; set seq_len")
+        for shard in range(len(self.files)): self.open(shard); self.starts()              # is there room for a batch?
 
     def __iter__(self): return self
 
     def __next__(self):
         starts, length = self.advance()
-        if not self.prefetch: self.prefetch = Thread(target=warm, args=(self.files[(self.shard + 1) % len(self.files)],), daemon=True); self.prefetch.start()
+        if not self.prefetch: self.prefetch = warm(self.files[(self.shard + 1) % len(self.files)])
         share = len(starts) // self.world_size; mine = starts[self.rank * share:][:share]
-        tokens = torch.stack([self.tokens[s:s + length + 1] for s in mine]).to(torch.int32)           # [share, length + 1]
+        tokens = torch.stack([self.tokens[s:s + length + 1] for s in mine]).to(torch.int32)  # [share, length + 1]
         if self.device.type == "cuda": tokens = tokens.pin_memory()
         tokens = tokens.to(self.device, non_blocking=True)
         return tokens[:, :-1].flatten(), tokens[:, 1:].flatten().long()
-
-    def walk(self, steps):
-        "Where coming batches begin: go past one of (batch_tokens, seq_len) for each of `steps` without reading it; yields (shard, pos), until the data ends."
-        for self.batch_tokens, self.seq_len in steps:
-            try: starts, _ = self.advance()
-            except StopIteration: return
-            yield self.shard, starts[0]
 
     def state_dict(self): return dict(shard=self.shard, pos=self.pos, epoch=self.epoch)
     def load_state_dict(self, state): self.open(state["shard"], state["pos"]); self.epoch = state["epoch"]
 
 # %% ../nbs/00_data.ipynb #00_data-38h
 def skipped(starts, batches) -> float:
-    "Share of the tokens that aligned batches pass over: those of the sizes `batches` that begin at `starts`, (shard, pos) each. What is dropped at the end of a shard does not count."
-    ahead = [(q - p, n) for (a, p), (b, q), n in zip(starts, starts[1:], batches) if a == b and q > p]   # to the next batch in the same shard
-    return 1 - sum(n for _, n in ahead) / sum(passed for passed, _ in ahead) if ahead else 0.0
+    """Share of the tokens that aligned batches of the sizes `batches`, beginning at `starts` ((shard, pos) each), pass over.
+
+    What is dropped at the end of a shard does not count."""
+    pairs = [(q - p, n) for (a, p), (b, q), n in zip(starts, starts[1:], batches) if a == b and q > p]
+    return 1 - sum(n for _, n in pairs) / sum(passed for passed, _ in pairs) if pairs else 0.0
 
 # %% ../nbs/00_data.ipynb #00_data-44
 BYTE_EOT, BYTE_VOCAB = 256, 257   # the byte tokenizer: 256 byte values and one token that begins a document
