@@ -62,6 +62,7 @@ class DataKnobs:
     train_files: str = knob("data/fineweb10B/fineweb_train_*.bin", "pattern of the training shards; empty: Python's standard library as bytes")
     val_files: str = knob("data/fineweb10B/fineweb_val_*.bin", "pattern of the validation shards; empty: Python's standard library as bytes")
     repeat_data: bool = knob(False, "whether to start again when the shards are used up")
+    align: bool = knob(False, "whether each training sequence begins with a document; what lies between them is skipped")
     vocab_size: int = knob(50257, "number of tokens", 2, 2**16)
     eot_id: int = knob(50256, "token that begins a document; the last one, if only vocab_size is given", 0)
     batch_tokens: int = knob(8 * 64 * 1024, "tokens per step, over all ranks", 1)

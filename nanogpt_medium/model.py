@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from .attention import Kept, attend, attend_backward, attention, pieces, window_masks
-from .data import BYTE_EOT
 from .fp8 import fp8_linear
 
 # %% ../nbs/03_model.ipynb #03_model-05

@@ -70,6 +70,7 @@ class Planned:
     @property
     def own_steps(self) -> int: return self.config.num_iterations - self.trunk_steps
 
+# %% ../nbs/09_sweep.ipynb #09_sweep-12
 def plan(config: Config, grid, seeds, share=True) -> list[Planned]:
     "The runs of `grid` × `seeds` from the settings `config`, trunks before their branches. Raises `ValueError`, also for two runs of one name."
     arms, seeds = arms_of(grid), list(seeds)
@@ -83,6 +84,7 @@ def plan(config: Config, grid, seeds, share=True) -> list[Planned]:
         for r in family[1:]: r.trunk, r.trunk_steps = family[0].name, common_steps(family[0].config, r.config)
     return sorted(runs, key=lambda r: bool(r.trunk))
 
+# %% ../nbs/09_sweep.ipynb #09_sweep-13
 def families(runs: list[Planned]) -> list[list[Planned]]:
     "`runs` by common trunk; in each family the one that cools down last is first, then those that leave it, the earliest first."
     found: list[list[Planned]] = []
@@ -96,7 +98,7 @@ def families(runs: list[Planned]) -> list[list[Planned]]:
         f.sort(key=lambda r: (r is not trunk, common_steps(trunk.config, r.config)))
     return found
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-16
+# %% ../nbs/09_sweep.ipynb #09_sweep-18
 MANIFEST = "sweep.json"
 RESULTS = ("state", "error", "val_loss", "train_time_ms", "tokens")
 
@@ -125,7 +127,7 @@ def take_up(runs: list[Planned], before: list[Planned]) -> None:
         new.config = old.config
         for key in RESULTS: setattr(new, key, getattr(old, key))
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-19
+# %% ../nbs/09_sweep.ipynb #09_sweep-21
 def papermill(r: Planned, folder: Path, notebook, slot: dict, jobs: set, **extra) -> str:
     "Run `notebook` for `r` with the environment `slot`; its process is in `jobs` meanwhile. → the end of what it printed."
     preset = asdict(get_config(r.config.preset))
@@ -154,7 +156,7 @@ def reason(said: str) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Stopped|Interrupt)\b", line)), lines[-1] if lines else "it ended without a word")
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-22
+# %% ../nbs/09_sweep.ipynb #09_sweep-24
 def stopped_at(folder: Path) -> int:
     "The step of the newest checkpoint of the run in `folder`; -1 where there is none."
     found = checkpoints(folder / "checkpoints")
@@ -172,7 +174,7 @@ def branch(trunk: Path, r: Planned) -> None:
     save_checkpoint(unfinished / "checkpoints", r.trunk_steps, dict(saved, config=asdict(c)))
     os.replace(unfinished, path)
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-24
+# %% ../nbs/09_sweep.ipynb #09_sweep-26
 def slots_for(c: Config, at_once=0, runs=1) -> list[dict]:
     "The environments of the runs that go side by side: groups of GPUs, or cores shared evenly; `at_once` of them (0: all that fit, 8 at most on a CPU)."
     if at_once < 0: raise ValueError(f"at_once = {at_once}: give how many runs go side by side, or 0 to have that decided")
@@ -183,7 +185,7 @@ def slots_for(c: Config, at_once=0, runs=1) -> list[dict]:
     each = ranks_for(c); n = min(at_once or len(gpus) // each, len(gpus) // each, runs)
     return [dict(CUDA_VISIBLE_DEVICES=",".join(gpus[i * each:(i + 1) * each])) for i in range(n)]
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-25
+# %% ../nbs/09_sweep.ipynb #09_sweep-27
 class Sweeper:
     "A sweep at work: its runs, the slots that are free, the processes that are running."
     def __init__(self, runs: list[Planned], folder: Path, notebook: Path, slots: list[dict]):
@@ -212,7 +214,7 @@ class Sweeper:
             with suppress(ProcessLookupError): job.send_signal(signal.SIGINT)
         self.pool.shutdown()
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-27
+# %% ../nbs/09_sweep.ipynb #09_sweep-29
 def train_planned(s: Sweeper, r: Planned) -> None:
     "Train `r`, and on the way plant and submit those that leave it."
     for b in (b for b in s.runs if b.trunk == r.name and b.state != "finished"):
@@ -250,7 +252,7 @@ def end(s: Sweeper, r: Planned, said: str) -> None:
     else: r.state, r.error = "failed", reason(said)
     with s.lock: write_manifest(s.folder / MANIFEST, s.runs)
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-28
+# %% ../nbs/09_sweep.ipynb #09_sweep-30
 def steps_done(r: Planned) -> int:
     "How many of its own steps `r` has trained, by the end of its log."
     if r.state == "finished": return r.own_steps
@@ -275,7 +277,7 @@ def only_one(folder: Path, seconds=30):
         os.set_inheritable(f.fileno(), True)
         yield
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-30
+# %% ../nbs/09_sweep.ipynb #09_sweep-32
 def sweep(config: Config, grid, seeds, name="sweep", at_once=0, share=True, notebook=None) -> list[Planned]:
     """Train every arm of `grid` with every one of `seeds`, from the settings `config`, in the folder `name` under `config.runs_dir`. → its runs.
 
@@ -300,7 +302,7 @@ def sweep(config: Config, grid, seeds, name="sweep", at_once=0, share=True, note
         attend(Sweeper(runs, folder, notebook, slots_for(runs[0].config, at_once, len(runs))))
     return runs
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-32
+# %% ../nbs/09_sweep.ipynb #09_sweep-34
 def attend(sweeper: Sweeper) -> None:
     "Show the progress of `sweeper` until all its runs have ended; then, which of them failed."
     runs = sweeper.runs; progress = Progress(sum(r.own_steps for r in runs))
@@ -317,7 +319,7 @@ def attend(sweeper: Sweeper) -> None:
     for r in runs:
         if r.state == "failed": print(f"failed: {r.name}: {r.error}")
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-42
+# %% ../nbs/09_sweep.ipynb #09_sweep-44
 def losses(runs: list[Planned]) -> dict[str, dict[int, float]]:
     "arm → {seed: final validation loss} of the finished `runs`. Raises `ValueError` where an arm has none."
     found: dict[str, dict[int, float]] = {r.arm: {} for r in runs}
@@ -340,7 +342,7 @@ def detectable(n: int, alpha=0.05, chance=0.8) -> float:
     from scipy.optimize import brentq
     return brentq(lambda effect: power(n, effect, alpha / 2) - chance, 1e-3, 1e4)
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-45
+# %% ../nbs/09_sweep.ipynb #09_sweep-47
 def conclusion(runs: list[Planned], target=None) -> str:
     "What the finished `runs` say about each arm against the first (and about `target`), and what so many runs could have shown (Markdown)."
     first, *others = losses(runs); lines = []
@@ -367,7 +369,7 @@ def spent(runs: list[Planned]) -> str:
     saved = f"; trained apart they would have been {all_steps:,}, {1 - own / all_steps:.0%} of which were shared" if own < all_steps else ""
     return f"{len(done)} runs: {own:,} steps{saved}; {sum(r.tokens for r in done):,} tokens; {sum(r.train_time_ms for r in done) / 60000:.1f} minutes on the training clocks, one after the other."
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-48
+# %% ../nbs/09_sweep.ipynb #09_sweep-50
 def plot_spread(runs: list[Planned], ax=None):
     "Mean validation loss of each arm by step, over the seeds that are finished, within one standard deviation. Needs the run folders. → the axes."
     from matplotlib import pyplot as plt
@@ -381,7 +383,7 @@ def plot_spread(runs: list[Planned], ax=None):
     ax.set(xlabel="step", ylabel="validation loss (nats per token)"); ax.legend(frameon=False)
     return ax
 
-# %% ../nbs/09_sweep.ipynb #09_sweep-49
+# %% ../nbs/09_sweep.ipynb #09_sweep-51
 def read_arms(**settings) -> list[dict]:
     "Arms from one list for each setting, also as text with commas; a single value holds for all. Raises `ValueError` for lists of different lengths."
     lists = {k: v.split(",") if isinstance(v, str) else list(v) if isinstance(v, (list, tuple)) else [v] for k, v in settings.items() if v is not None}
