@@ -206,8 +206,8 @@ def check_sizes(num_layers, num_heads, model_dim, head_dim, num_value_embeds=3) 
 class GPT(nn.Module):
     """The record's model. `forward(input_seq int [T], target_seq int64 [T], window_blocks)` → mean loss (nats per token), T a multiple of 128.
     `long_layers` and `no_attention` default to the record's pattern for 16 layers, else to 0, L//4, L−1−L//4, L−1 and to none.
-    `num_value_embeds` tables feed as many first and as many last layers. `fp8_scales` (x, w, grad) are those of the head where float8 is in use; None, the default, is the plain head. `backend` is that of `window_masks`; None, the
-    default: 'flex' on CUDA, else 'window'. Raises `ValueError` for sizes that do not fit."""
+    `num_value_embeds` tables feed as many first and as many last layers. `fp8_scales` (x, w, grad): of the head in float8; None: in full.
+    `backend` is that of `window_masks`; None: 'flex' on CUDA, else 'window'. Raises `ValueError` for sizes that do not fit."""
     def __init__(self, vocab_size, num_layers, num_heads, model_dim, max_seq_len, head_dim=128, eot_id=50256,
                  long_layers=None, no_attention=None, fp8_scales=None, num_value_embeds=3):
         super().__init__()
@@ -219,16 +219,13 @@ class GPT(nn.Module):
         self.value_embeds = nn.ModuleList(nn.Embedding(vocab_size, model_dim) for _ in range(num_value_embeds))
         self.blocks = nn.ModuleList(Block(model_dim, num_heads, head_dim, i not in no_attention) for i in range(L))
         self.skip_weights = nn.Parameter(torch.ones(L // 2))
-        self.lm_head = Head(vocab_size, model_dim, fp8_scales)
-        self.rotary = Rotary(head_dim, max_seq_len)
+        self.lm_head, self.rotary = Head(vocab_size, model_dim, fp8_scales), Rotary(head_dim, max_seq_len)
         for table in (self.embed, *self.value_embeds): table.bfloat16()
 
     def features(self, input_seq, window_blocks):
         "The last layer's normalised output [T, D], from which the head makes logits."
-        backend = self.backend or ("flex" if input_seq.is_cuda else "window")
-        long, short = window_masks(input_seq, window_blocks, self.eot_id, self.embed.weight.dtype, backend)
-        masks = [long if i in self.long_layers else short for i in range(len(self.blocks))]
-        return self.through(input_seq, masks, self.rotary)
+        long, short = window_masks(input_seq, window_blocks, self.eot_id, self.embed.weight.dtype, self.backend or ("flex" if input_seq.is_cuda else "window"))
+        return self.through(input_seq, [long if i in self.long_layers else short for i in range(len(self.blocks))], self.rotary)
 
     def through(self, input_seq, masks, rotary):
         "`features` of `input_seq` [T] under one mask for each layer."
@@ -242,7 +239,6 @@ class GPT(nn.Module):
         return rms(x)
 
     def logits(self, x): return self.lm_head.logits(x)                           # [n, D] → capped, float32 [n, padded vocabulary]
-
     def forward(self, input_seq, target_seq, window_blocks):
         if len(input_seq) > self.max_seq_len: raise ValueError(f"a sequence of {len(input_seq)} tokens is longer than max_seq_len {self.max_seq_len}")
         return self.lm_head(self.features(input_seq, window_blocks), target_seq)

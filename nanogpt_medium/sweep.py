@@ -217,7 +217,8 @@ class Sweeper:
 # %% ../nbs/09_sweep.ipynb #09_sweep-29
 def train_planned(s: Sweeper, r: Planned) -> None:
     "Train `r`, and on the way plant and submit those that leave it."
-    for b in (b for b in s.runs if b.trunk == r.name and b.state != "finished"):
+    leaving = sorted((b for b in s.runs if b.trunk == r.name and b.state != "finished"), key=lambda b: b.trunk_steps)
+    for b in leaving:
         failure = plant(s, r, b)
         if s.stopping: return
         if failure: end(s, r, failure); break
