@@ -25,7 +25,7 @@ from readme import DIRECTIVE
 
 ROOT = Path(__file__).resolve().parent.parent
 NBS = ROOT / "nbs"
-TEXTS = [p for p in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md") if (ROOT / p).exists()]
+TEXTS = [p for p in ("CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "runs/README.md") if (ROOT / p).exists()]
 OUTSIDE = re.compile(r"[a-z]+:|//")
 
 parser = ConfigParser()

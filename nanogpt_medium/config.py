@@ -176,6 +176,7 @@ def get_config(preset="auto", **overrides) -> Config:
     if "vocab_size" in overrides: overrides.setdefault("eot_id", coerce("vocab_size", overrides["vocab_size"], int) - 1)
     return Config(**{**PRESETS[preset], "preset": preset, "preset_reason": reason, **overrides})
 
+# %% ../nbs/06_config.ipynb #ca2821ac
 def require_known(what, name, known) -> None:
     "Raise `ValueError` unless `name` is among `known`, pointing at the nearest one."
     if name in known: return
@@ -192,6 +193,7 @@ def saved_config(overrides: dict):
     path = project_root() / overrides.get("runs_dir", "runs") / str(overrides["run_name"]) / "config.json"
     return load_config(path) if path.exists() else None
 
+# %% ../nbs/06_config.ipynb #e7ece8e1
 def require_same(c: Config, saved: Config) -> None:
     "Raise `ValueError` naming the settings in which `c` is another run than `saved`."
     differing = [f"{f.name} ({getattr(saved, f.name)!r} there, {getattr(c, f.name)!r} here)" for f in fields(c) if f.name not in FREE and getattr(c, f.name) != getattr(saved, f.name)]
@@ -223,6 +225,7 @@ def load_config(path) -> Config:
     values = json.loads(Path(path).read_text())
     return get_config(values.pop("preset"), **values)
 
+# %% ../nbs/06_config.ipynb #fa7ace89
 def describe(c: Config) -> str:
     "A table of all settings, values and meanings (Markdown); what differs from record 5 is in bold."
     rows = [(f.name, getattr(c, f.name), f) for f in fields(c)]

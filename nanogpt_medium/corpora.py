@@ -76,6 +76,7 @@ def fetch(names, folder, at_once=4) -> list[str]:
         shutil.rmtree(partly, ignore_errors=True)
     return wanted
 
+# %% ../nbs/06a_corpora.ipynb #5752482a
 def whole(path) -> bool:
     "Whether a whole shard is at `path`; a damaged one is reported."
     try: return shard_size(path) > 0
@@ -86,7 +87,7 @@ def whole(path) -> bool:
 def fetch_one(name, folder, partly, count) -> None:
     "Bring the FineWeb shard `name` into `folder` by way of the folder `partly`; `count` is called with the number of bytes that have come."
     try: from huggingface_hub import hf_hub_download
-    except ImportError as e: raise ImportError("fetching FineWeb needs huggingface_hub; install it with: pip install -e '.[data]'") from e
+    except ImportError as e: raise ImportError("fetching FineWeb needs huggingface_hub; install it with: pip install huggingface_hub") from e
     class Share(tqdm):   # hub's bar for one file, which shows nothing and hands on what it counts
         def __init__(self, *args, **kwargs): super().__init__(disable=True)
         def update(self, n=1): count(n)
@@ -96,6 +97,7 @@ def fetch_one(name, folder, partly, count) -> None:
     except ValueError: os.unlink(got); raise
     os.replace(got, folder / name)
 
+# %% ../nbs/06a_corpora.ipynb #96bd1e7d
 def by_hand(wanted, folder, e) -> str:
     "What to do where the hub is out of reach."
     missing = [name for name in wanted if not (folder / name).exists()]
@@ -128,6 +130,7 @@ def sources(inputs) -> tuple[list[tuple[str, Path]], list[str]]:
     if not any(path.stat().st_size for path in found): raise ValueError(f"no text in {', '.join(map(str, inputs))}")
     return sorted(((name, path) for path, name in found.items()), key=lambda f: path_hash(f[0])), no_text
 
+# %% ../nbs/06a_corpora.ipynb #0813ac4c
 def is_text(path) -> bool:
     if path.suffix == ".parquet": return True
     with open(path, "rb") as f: return b"\0" not in f.read(8192)
@@ -160,12 +163,13 @@ def pieces(name, path, size):
 def rows(name, path, field):
     "The texts in column `field` of a parquet file. Raises `ImportError` without pyarrow, `ValueError` where there is no such column."
     try: from pyarrow import parquet
-    except ImportError as e: raise ImportError(f"{path}: reading parquet needs pyarrow; install it with: pip install -e '.[data]'") from e
+    except ImportError as e: raise ImportError(f"{path}: reading parquet needs pyarrow; install it with: pip install pyarrow") from e
     with parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names: raise ValueError(f"{path}: no column {field!r}; name one of {', '.join(file.schema_arrow.names)} with --field")
         texts = (text for batch in file.iter_batches(256, columns=[field]) for text in batch.column(0).to_pylist())
         for i, text in enumerate(texts): yield Document(f"{name}:{i}", require_text(text, f"{name}, row {i}", field).encode())
 
+# %% ../nbs/06a_corpora.ipynb #955f7348
 def text_of(document, field) -> bytes:
     "The text of a `Document`. Raises `ValueError`, naming the line, where JSON does not hold one."
     if not document.is_json or not document.raw.strip(): return document.raw.strip() if document.is_json else document.raw
@@ -184,7 +188,7 @@ def require_text(value, where, field) -> str:
 def gpt2_encoding():
     "GPT-2's tokenizer. Raises `ImportError` without tiktoken, `ConnectionError` where its files cannot be had."
     try: import tiktoken
-    except ImportError as e: raise ImportError("GPT-2 tokens need tiktoken: pip install -e '.[data]'; or use --tokenizer bytes") from e
+    except ImportError as e: raise ImportError("GPT-2 tokens need tiktoken; install it with: pip install tiktoken; or use --tokenizer bytes") from e
     try: return tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as e:
         raise ConnectionError(f"tiktoken could not fetch GPT-2's vocabulary ({type(e).__name__}). Run this once on a machine with a network and TIKTOKEN_CACHE_DIR set to a folder, "
@@ -205,6 +209,7 @@ def tokenize(batch, tokenizer, field) -> list[tuple[int, str, np.ndarray]]:
         except UnicodeDecodeError as e: raise ValueError(f"{document.origin}: not UTF-8 ({e}); convert the file, or use --tokenizer bytes") from e
     return out
 
+# %% ../nbs/06a_corpora.ipynb #a95dcb92
 def decode(tokens, tokenizer) -> str:
     "Text of `tokens`, without the end-of-text tokens."
     if tokenizer == "bytes": return decode_bytes(tokens)
@@ -229,6 +234,7 @@ def follow_parent() -> None:
     assert parent, "a worker is started by a process"
     Thread(target=lambda: connection.wait([parent.sentinel]) and os._exit(1), daemon=True).start()
 
+# %% ../nbs/06a_corpora.ipynb #0bf66dda
 def in_batches(numbered, size=2**20):
     "Lists of consecutive (number, split, `Document`) with about `size` bytes each."
     batch, held = [], 0
@@ -277,6 +283,7 @@ def val_bound(first, val_share, least=1000) -> float:
         if held >= least: break
     return max(val_share, bound)
 
+# %% ../nbs/06a_corpora.ipynb #c6360df1
 def read_corpus(into, settings) -> dict:
     "What `corpus.json` in `into` says, or a new one with `settings`. Raises `FileExistsError` where shards are there that were made otherwise."
     shards, path = sorted(p.name for p in into.glob("*.bin")), into / "corpus.json"
@@ -342,6 +349,7 @@ def fitted(preset, train_sizes, val_sizes, vocab_size) -> dict:
     if not c.repeat_data: fits["repeat_data"] = sum(1 for _ in walk(train_sizes, repeat(fits["batch_tokens"], c.num_iterations))) < c.num_iterations
     return {name: value for name, value in fits.items() if value != getattr(c, name)}
 
+# %% ../nbs/06a_corpora.ipynb #4fae915a
 def training_line(into, about, preset="tiny") -> str:
     "The command that trains on the corpus in `into`."
     into = Path(into).resolve(); root = project_root()
@@ -369,6 +377,7 @@ def inspect_shards(paths, eot_id=None) -> None:
         if len(lengths): print(f"  {len(lengths):,} documents begin with {facts.eot_id}; tokens in each: min {lengths.min():,}, median {np.median(lengths):,.0f}, mean {lengths.mean():,.1f}, max {lengths.max():,}")
         print("  " + first_text(load_shard(path)[:200].tolist(), facts.largest).replace("\n", "\n  "))
 
+# %% ../nbs/06a_corpora.ipynb #50ccf80d
 def first_text(tokens, largest) -> str:
     "The text of `tokens`, or their numbers where GPT-2's vocabulary is not at hand."
     try: return decode(tokens, "bytes" if largest <= BYTE_EOT else "gpt2")
@@ -391,6 +400,7 @@ def parser() -> argparse.ArgumentParser:
     add("paths", nargs="+"); add("--eot-id", type=int, help="token that begins a document (none: 256 in bytes, else 50256)")
     return p
 
+# %% ../nbs/06a_corpora.ipynb #42aeb107
 def main(args=None) -> None:
     args = vars(parser().parse_args(args))
     try: args.pop("run")(**args)

@@ -38,6 +38,7 @@ def arms_of(grid) -> list[dict]:
         if name in OWN: raise ValueError(f"{name} is not for the grid: the sweep sets it for each run")
     return arms
 
+# %% ../nbs/09_sweep.ipynb #c24c571f
 OWN = ("seed", "run_name", "runs_dir", "resume", "stop_at", "preset", "preset_reason")
 
 def label(settings: dict) -> str:
@@ -109,6 +110,7 @@ def write_manifest(path, runs: list[Planned]) -> None:
     rows = [dict(asdict(r), config=differing(r.config)) for r in runs]
     write_file(path, (json.dumps(dict(config=base, runs=rows), indent=1, default=str) + "\n").encode())
 
+# %% ../nbs/09_sweep.ipynb #bbc52bf7
 def read_manifest(path) -> list[Planned]:
     "The runs kept at `path`. Raises `FileNotFoundError`, and `ValueError` for what is no manifest."
     try:
@@ -116,6 +118,7 @@ def read_manifest(path) -> list[Planned]:
         return [Planned(**dict(row, config=Config(**{**kept["config"], **row["config"]}))) for row in kept["runs"]]
     except (KeyError, TypeError, ValueError) as e: raise ValueError(f"{path} is no manifest of a sweep ({e}); move it away, or take another name") from e
 
+# %% ../nbs/09_sweep.ipynb #961f1c68
 def take_up(runs: list[Planned], before: list[Planned]) -> None:
     "Give `runs` the results of the same runs in `before`. Raises `ValueError` where a run of `before` is not among them."
     planned = {r.name: r for r in runs}
@@ -145,12 +148,14 @@ def papermill(r: Planned, folder: Path, notebook, slot: dict, jobs: set, **extra
     (folder / f"{r.name}.out").unlink()
     return said
 
+# %% ../nbs/09_sweep.ipynb #36569726
 def complete(notebook: Path) -> bool:
     "Whether papermill has run all of `notebook`, without an error."
     try: about = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]["papermill"]
     except (OSError, KeyError, ValueError): return False
     return about["end_time"] is not None and not about["exception"]
 
+# %% ../nbs/09_sweep.ipynb #36f93ea2
 def reason(said: str) -> str:
     "The error that ended a notebook, from what papermill printed of it."
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
@@ -162,6 +167,7 @@ def stopped_at(folder: Path) -> int:
     found = checkpoints(folder / "checkpoints")
     return step_of(found[-1]) if found else -1
 
+# %% ../nbs/09_sweep.ipynb #3d1e40f9
 def branch(trunk: Path, r: Planned) -> None:
     "Make the run folder of `r` from that of its trunk, which has a checkpoint of step `r.trunk_steps`."
     path, unfinished = run_path(r.config), run_path(r.config).with_name(f".{r.name}.tmp")
@@ -229,6 +235,7 @@ def train_planned(s: Sweeper, r: Planned) -> None:
     for b in s.runs:                                     # the trunk failed: what has not left it yet tries alone
         if b.trunk == r.name and not run_path(b.config).exists(): alone(b); s.submit(b)
 
+# %% ../nbs/09_sweep.ipynb #d3834e5f
 def plant(s: Sweeper, r: Planned, b: Planned) -> str:
     "Let `b` leave its trunk `r`. Where that is past the place, `b` trains its first steps itself. → why the trunk failed, if it did."
     path, said = run_path(r.config), ""
@@ -239,6 +246,7 @@ def plant(s: Sweeper, r: Planned, b: Planned) -> str:
     else: branch(path, b)
     return ""
 
+# %% ../nbs/09_sweep.ipynb #e9f82ed5
 def alone(r: Planned) -> None: r.trunk, r.trunk_steps = "", 0
 
 def end(s: Sweeper, r: Planned, said: str) -> None:
@@ -263,6 +271,7 @@ def steps_done(r: Planned) -> int:
         return max(0, int(found[-1]) - r.trunk_steps) if found else 0
     return 0
 
+# %% ../nbs/09_sweep.ipynb #23a1a4f2
 @contextmanager
 def only_one(folder: Path, seconds=30):
     "Hold `folder` for this process, its runs included; wait for another's to end. Raises `RuntimeError` after `seconds`. On Windows nothing is held."
@@ -330,6 +339,7 @@ def losses(runs: list[Planned]) -> dict[str, dict[int, float]]:
         if not by_seed: raise ValueError(f"no run of {arm} is finished; call the sweep again, or see why it failed")
     return found
 
+# %% ../nbs/09_sweep.ipynb #daeb4f17
 def contrast(runs: list[Planned], a: str, b: str) -> tuple[Comparison, float]:
     "Arm `b` against arm `a`, paired over the seeds that both have; and the width of its interval over that of Welch's test (nan without a spread)."
     x, y = (losses(runs)[arm] for arm in (a, b)); both = [seed for seed in x if seed in y]
@@ -338,6 +348,7 @@ def contrast(runs: list[Planned], a: str, b: str) -> tuple[Comparison, float]:
     paired, welch = compare(x, y, (a, b)), compare([*x.values()], [*y.values()])
     return paired, (paired.high - paired.low) / (welch.high - welch.low)
 
+# %% ../nbs/09_sweep.ipynb #6885f2c8
 def detectable(n: int, alpha=0.05, chance=0.8) -> float:
     "The difference, in standard deviations of the differences, that `n` ≥ 2 pairs show at a two-sided p < `alpha` with this `chance`."
     from scipy.optimize import brentq
@@ -360,10 +371,12 @@ def conclusion(runs: list[Planned], target=None) -> str:
     if failed := [f"{r.name} ({r.error or r.state})" for r in runs if r.state != "finished"]: lines.append(f"Left out, because not finished: {', '.join(failed)}.")
     return "\n\n".join(lines)
 
+# %% ../nbs/09_sweep.ipynb #1cc87301
 def _t(n: int) -> float:
     from scipy import stats
     return float(stats.t.ppf(0.975, n - 1))
 
+# %% ../nbs/09_sweep.ipynb #60d5c790
 def spent(runs: list[Planned]) -> str:
     "Steps, tokens and time that the finished `runs` took, and what sharing trunks saved."
     done = [r for r in runs if r.state == "finished"]; own, all_steps = sum(r.own_steps for r in done), sum(r.config.num_iterations for r in done)
